@@ -1,0 +1,30 @@
+"""The errors a user can cause, each with the exit code of the process that ends by it.
+
+A message is one line: what is wrong, where, and what to do about it.
+"""
+
+
+class LipformerError(Exception):
+    """Base of the errors that are reported in one line, without a traceback."""
+
+    exit_code = 1
+
+
+class UsageError(LipformerError):
+    """The command line, the configuration or a file named by it is at fault."""
+
+    exit_code = 2
+
+
+class DataError(UsageError):
+    """A text or data file is missing, unreadable or not what it should be."""
+
+
+class CheckpointError(UsageError):
+    """A checkpoint is missing, truncated, unsafe, or does not fit the request."""
+
+
+class DivergedError(LipformerError):
+    """Training reached a non-finite loss or gradient."""
+
+    exit_code = 3
