@@ -1,0 +1,50 @@
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all lint format bench wheel clean
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+# One folder a demo, so that nothing is overwritten and evaluate.py finds what train.py made.
+DEMO := runs/demo/$(shell date +%Y-%m-%d_%H-%M-%S)-$(shell echo $$PPID)
+PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+
+help:  ## List what can be made
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY)  ## Make the virtual environment in .venv and install everything
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+	  { echo "error: lipformer needs Python 3.11 to 3.13, $(PYTHON) is $$($(PYTHON) -V 2>&1): make PYTHON=python3.12 ..."; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(READY)  ## Train the default model for a few minutes, then print test figures and three sentences
+	$(BIN)/python train.py name=demo hydra.run.dir=$(DEMO)
+	$(BIN)/python evaluate.py checkpoint=$(DEMO) split=test generate.samples=3
+
+test: $(READY)  ## Run the tests
+	$(PYTEST) -m "not slow"
+
+test-all: $(READY)  ## Run the tests, the slow ones too
+	$(PYTEST)
+
+lint: $(READY)  ## Check style and types
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+
+format: $(READY)  ## Put the code into the project's style
+	$(BIN)/python -m ruff check --fix .
+	$(BIN)/python -m ruff format .
+
+bench: $(READY)  ## Measure the cost of a training step of each attention
+	$(BIN)/python bench/attention_step.py
+
+wheel: $(READY)  ## Build the wheel into dist/
+	$(BIN)/python -m build --wheel
+
+clean:  ## Remove the virtual environment, builds and caches (runs/ stays)
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

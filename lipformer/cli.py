@@ -1,0 +1,112 @@
+"""The two programs, from the command line to the exit code.
+
+Hydra composes the configuration, this file turns what can go wrong into one line and the right exit code, and only
+then are torch and Lightning imported. Exit codes: 0 finished, 1 error, 2 usage or configuration, 3 diverged,
+130 interrupted, 143 terminated.
+"""
+
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from lipformer.config import conf_dir, register, to_plain, validate
+from lipformer.run_folder import Outcome, claim_folder, recorded
+
+FULL_ERROR = "HYDRA_FULL_ERROR"
+
+
+def train() -> None:
+    """Entry point of ``train.py``: compose, train, leave with the outcome's exit code."""
+    _run("train", _train)
+
+
+def evaluate() -> None:
+    """Entry point of ``evaluate.py``: compose, evaluate, leave with the outcome's exit code."""
+    _run("evaluate", _evaluate)
+
+
+def _train(config: DictConfig, folder: Path) -> float | None:
+    settings = validate(config)
+    claim_folder(folder)
+    with recorded(folder, "train.log") as outcome:
+        if settings.resume is not None:
+            from lipformer.training.resume import resumed_config
+
+            config = resumed_config(config, HydraConfig.get())
+            settings = validate(config)
+        from lipformer.training.run import run_training
+
+        return run_training(settings, to_plain(config), folder, outcome)
+
+
+def _evaluate(config: DictConfig, folder: Path) -> None:
+    settings = validate(config)
+    claim_folder(folder)
+    with recorded(folder, "evaluate.log"):
+        from lipformer.training.evaluate import run_evaluation
+
+        run_evaluation(settings, folder)
+
+
+def _run(config_name: str, job: Callable[[DictConfig, Path], float | None]) -> None:
+    """Run `job` under Hydra and exit.
+
+    A job's exception becomes an `Outcome` before Hydra sees it: Hydra would print lines of its own, and a sweep
+    could not tell a diverged job from a failed one.
+    """
+    register()
+    outcomes: list[Outcome] = []
+    # Hydra formats errors itself unless told not to; they are ours to explain.
+    full_error = os.environ.get(FULL_ERROR) == "1"
+    os.environ[FULL_ERROR] = "1"
+
+    def task(config: DictConfig) -> float:
+        folder = Path(HydraConfig.get().runtime.output_dir)
+        outcome = _attempt(job, config, folder, full_error)
+        outcomes.append(outcome)
+        if outcome.status == "interrupted":
+            sys.exit(outcome.exit_code)  # a SystemExit also calls off the remaining jobs of a sweep
+        return outcome.objective
+
+    try:
+        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)(task)()
+    except Exception as error:
+        from lipformer.usage import explain
+
+        if full_error:
+            traceback.print_exc()
+        _print_error(explain(error, config_name))
+        sys.exit(2)
+    if outcomes:  # none after --help and --cfg; a sweep has left with its report's code
+        sys.exit(outcomes[-1].exit_code)
+
+
+def _attempt(
+    job: Callable[[DictConfig, Path], float | None], config: DictConfig, folder: Path, full_error: bool
+) -> Outcome:
+    """Run one job to its `Outcome` and print an error in one line."""
+    outcome = Outcome()
+    try:
+        outcome.best = job(config, folder)
+    except BaseException as error:
+        outcome.end_by(error)
+        if full_error:
+            traceback.print_exc()
+        _print_error(outcome.reason)
+    if not any(folder.iterdir()):  # refused before it began
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            outcome.write(folder)  # the sweep's table reads it
+        else:
+            folder.rmdir()
+    return outcome
+
+
+def _print_error(line: str) -> None:
+    print(f"error: {line}", file=sys.stderr)

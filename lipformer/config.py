@@ -1,0 +1,388 @@
+"""The types of every configuration key, checked before anything heavy is imported.
+
+`conf/*.yaml` holds the values, this file their types and ranges. Each shipped YAML names its schema in its
+defaults list (``/schema/attention/tied_l2@_here_``), so Hydra refuses a wrong type or an unknown key while it
+composes; `validate` then checks ranges and what depends on two keys. A YAML of a user's own that names no schema
+is taken as it is: its class checks its own arguments.
+"""
+
+import math
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Optional
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING, DictConfig, OmegaConf
+
+from lipformer.errors import UsageError
+
+MODEL_GROUPS = ("attention", "norm", "residual", "feedforward", "position")
+
+
+def conf_dir() -> Path:
+    """Folder of the YAML files: inside the installed package, or at the root of a checkout."""
+    installed = Path(__file__).parent / "conf"
+    return installed if installed.is_dir() else Path(__file__).parents[1] / "conf"
+
+
+def _require(condition: bool, key: str, value: Any, wanted: str) -> None:
+    if not condition:
+        raise UsageError(f"{key}={value}: it must be {wanted}")
+
+
+def _one_of(key: str, value: Any, choices: tuple) -> None:
+    _require(value in choices, key, value, "one of " + ", ".join(map(str, choices)))
+
+
+@dataclass
+class Factory:
+    """A class and its options; called once for each place in the model where it is needed."""
+
+    _target_: str = MISSING
+    _partial_: bool = True
+
+
+# --- attention -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class AttentionConfig(Factory):
+    """Options of `dot_product` and `l2`."""
+
+    fused: bool = MISSING
+
+
+@dataclass
+class TiedL2Config(AttentionConfig):
+    """Options of `tied_l2` and `tied_l2_matched`."""
+
+    columns: int = MISSING
+
+    def __post_init__(self) -> None:
+        _require(self.columns >= 1, "attention.columns", self.columns, "at least 1")
+
+
+@dataclass
+class ContractiveL2Config(AttentionConfig):
+    """Options of `contractive_l2`."""
+
+    p: Any = MISSING
+    scale: float = MISSING
+
+    def __post_init__(self) -> None:
+        known = self.p == "mixed" or (not isinstance(self.p, (bool, str)) and self.p in (2, math.inf))
+        _require(known, "attention.p", self.p, "one of mixed, 2, inf")
+        _require(0 < self.scale < 1, "attention.scale", self.scale, "above 0 and below 1")
+
+
+# --- the other parts of the model ------------------------------------------------------------------------------
+
+
+@dataclass
+class NormConfig(Factory):
+    """Options of `layer_norm` and `rms_norm`."""
+
+    eps: float = MISSING
+
+    def __post_init__(self) -> None:
+        _require(self.eps >= 0, "norm.eps", self.eps, "zero or more")
+
+
+@dataclass
+class FeedForwardConfig(Factory):
+    """Options of `relu` and `gelu`."""
+
+    activation: str = MISSING
+    expansion: int = MISSING
+
+    def __post_init__(self) -> None:
+        _one_of("feedforward.activation", self.activation, ("relu", "gelu"))
+        _require(self.expansion >= 1, "feedforward.expansion", self.expansion, "at least 1")
+
+
+# --- data ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class DataConfig:
+    """Loader options that every corpus shares."""
+
+    _target_: str = MISSING
+    max_length: Optional[int] = MISSING
+    unknown: str = MISSING
+    batch_tokens: int = MISSING
+    num_workers: int = MISSING
+
+    def __post_init__(self) -> None:
+        if self.max_length is not None:
+            _require(self.max_length >= 2, "data.max_length", self.max_length, "at least 2, or null for all lines")
+        _one_of("data.unknown", self.unknown, ("error", "replace"))
+        _require(self.batch_tokens >= 1, "data.batch_tokens", self.batch_tokens, "at least 1")
+        _require(self.num_workers >= 0, "data.num_workers", self.num_workers, "zero or more")
+
+
+@dataclass
+class PennTreebankConfig(DataConfig):
+    """Options of `ptb`."""
+
+    dir: Optional[str] = MISSING
+    download: bool = MISSING
+    verify: bool = MISSING
+
+
+@dataclass
+class TextFilesConfig(DataConfig):
+    """Options of `text_files`."""
+
+    train: Optional[str] = MISSING
+    valid: Optional[str] = MISSING
+    test: Optional[str] = MISSING
+    split: Any = MISSING
+
+
+# --- optimisation ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class OptimizerConfig(Factory):
+    """Options of `adam` and `adamw`."""
+
+    lr: float = MISSING
+    betas: list[float] = MISSING
+    eps: float = MISSING
+    weight_decay: float = MISSING
+
+    def __post_init__(self) -> None:
+        _require(self.lr > 0 and math.isfinite(self.lr), "lr", self.lr, "above 0")
+        in_range = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
+        _require(in_range, "optimizer.betas", self.betas, "two numbers from 0 to below 1")
+        _require(self.eps >= 0, "optimizer.eps", self.eps, "zero or more")
+        _require(self.weight_decay >= 0, "optimizer.weight_decay", self.weight_decay, "zero or more")
+
+
+@dataclass
+class ScheduleConfig(Factory):
+    """Options of `constant` and `inverse_sqrt`."""
+
+    warmup_steps: int = MISSING
+
+    def __post_init__(self) -> None:
+        _require(self.warmup_steps >= 0, "schedule.warmup_steps", self.warmup_steps, "zero or more")
+
+
+@dataclass
+class CosineConfig(ScheduleConfig):
+    """Options of `cosine`."""
+
+    total_steps: int = MISSING
+    final_fraction: float = MISSING
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        key = "schedule.total_steps"
+        _require(self.total_steps > self.warmup_steps, key, self.total_steps, "above schedule.warmup_steps")
+        _require(0 <= self.final_fraction <= 1, "schedule.final_fraction", self.final_fraction, "from 0 to 1")
+
+
+@dataclass
+class TrainerConfig:
+    """How long to train, on what, and how often to look."""
+
+    accelerator: str = MISSING
+    devices: Any = MISSING
+    precision: str = MISSING
+    threads: Optional[int] = MISSING
+    max_steps: int = MISSING
+    max_epochs: int = MISSING
+    gradient_clip: Optional[float] = MISSING
+    val_every_steps: int = MISSING
+    log_every_steps: int = MISSING
+    deterministic: bool = MISSING
+    progress: str = MISSING
+
+    def __post_init__(self) -> None:
+        _one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))
+        _one_of("trainer.precision", self.precision, ("32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"))
+        _one_of("trainer.progress", self.progress, ("auto", "rich", "plain", "none"))
+        for key in ("max_steps", "max_epochs"):
+            value = getattr(self, key)
+            _require(value == -1 or value >= 1, f"trainer.{key}", value, "at least 1, or -1 for no limit")
+        bounded = self.max_steps != -1 or self.max_epochs != -1
+        _require(bounded, "trainer.max_steps", -1, "at least 1 where trainer.max_epochs=-1, or training never ends")
+        for key in ("val_every_steps", "log_every_steps"):
+            _require(getattr(self, key) >= 1, f"trainer.{key}", getattr(self, key), "at least 1")
+        for key in ("threads", "gradient_clip"):
+            value = getattr(self, key)
+            _require(value is None or value > 0, f"trainer.{key}", value, "above 0, or null")
+
+
+# --- loggers ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class LoggerConfig(Factory):
+    """Options of `csv` (always on) and `tensorboard`."""
+
+    _partial_: bool = True
+
+
+@dataclass
+class WandbConfig(LoggerConfig):
+    """Options of `wandb`."""
+
+    project: str = MISSING
+    entity: Optional[str] = MISSING
+    mode: str = MISSING
+    init_timeout: float = MISSING
+
+    def __post_init__(self) -> None:
+        _one_of("logger.mode", self.mode, ("auto", "online", "offline", "disabled"))
+        _require(self.init_timeout > 0, "logger.init_timeout", self.init_timeout, "above 0 (seconds)")
+
+
+# --- the two programs ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class TrainConfig:
+    """Root of `conf/train.yaml`: the keys a user sweeps, and the groups."""
+
+    name: str = MISSING
+    depth: int = MISSING
+    width: int = MISSING
+    heads: int = MISSING
+    context: int = MISSING
+    dropout: float = MISSING
+    lr: float = MISSING
+    seed: int = MISSING
+    resume: Optional[str] = MISSING
+    attention: Any = MISSING
+    norm: Any = MISSING
+    residual: Any = MISSING
+    feedforward: Any = MISSING
+    position: Any = MISSING
+    data: Any = MISSING
+    optimizer: Any = MISSING
+    schedule: Any = MISSING
+    trainer: Any = MISSING
+    logger: Any = MISSING
+
+    def __post_init__(self) -> None:
+        for key in ("depth", "width", "heads", "context"):
+            _require(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
+        divisible = f"divisible by heads={self.heads}"
+        _require(self.width % self.heads == 0, "width", self.width, divisible)
+        _require(0 <= self.dropout < 1, "dropout", self.dropout, "from 0 to below 1")
+        _require(0 <= self.seed < 2**32, "seed", self.seed, "from 0 to 4294967295")
+
+
+@dataclass
+class GenerateConfig:
+    """How sentences are sampled after an evaluation."""
+
+    samples: int = MISSING
+    prompt: str = MISSING
+    temperature: float = MISSING
+    top_k: Optional[int] = MISSING
+    top_p: Optional[float] = MISSING
+    seed: int = MISSING
+    max_chars: Optional[int] = MISSING
+
+    def __post_init__(self) -> None:
+        _require(self.samples >= 0, "generate.samples", self.samples, "zero or more")
+        _require(self.temperature >= 0, "generate.temperature", self.temperature, "zero (greedy) or more")
+        _require(self.top_k is None or self.top_k >= 1, "generate.top_k", self.top_k, "at least 1, or null")
+        in_range = self.top_p is None or 0 < self.top_p <= 1
+        _require(in_range, "generate.top_p", self.top_p, "above 0 and at most 1, or null")
+        _require(0 <= self.seed < 2**32, "generate.seed", self.seed, "from 0 to 4294967295")
+        in_range = self.max_chars is None or self.max_chars >= 1
+        _require(in_range, "generate.max_chars", self.max_chars, "at least 1, or null")
+
+
+@dataclass
+class EvaluateConfig:
+    """Root of `conf/evaluate.yaml`."""
+
+    checkpoint: str = MISSING
+    which: str = MISSING
+    split: str = MISSING
+    max_length: Any = MISSING
+    batch_tokens: int = MISSING
+    accelerator: str = MISSING
+    threads: Optional[int] = MISSING
+    data: dict[str, Any] = MISSING
+    generate: GenerateConfig = MISSING
+    allow_targets: list[str] = MISSING
+
+    def __post_init__(self) -> None:
+        _one_of("which", self.which, ("best", "last"))
+        _one_of("split", self.split, ("valid", "test"))
+        is_length = isinstance(self.max_length, int) and not isinstance(self.max_length, bool) and self.max_length >= 2
+        known = self.max_length in (None, "training") or is_length
+        _require(known, "max_length", self.max_length, "training, a number of tokens of at least 2, or null")
+        _require(self.batch_tokens >= 1, "batch_tokens", self.batch_tokens, "at least 1")
+        _one_of("accelerator", self.accelerator, ("auto", "cpu", "gpu"))
+        _require(self.threads is None or self.threads > 0, "threads", self.threads, "above 0, or null")
+
+
+SCHEMAS: dict[str, type] = {
+    "train": TrainConfig,
+    "evaluate": EvaluateConfig,
+    "attention/plain": AttentionConfig,
+    "attention/tied_l2": TiedL2Config,
+    "attention/contractive_l2": ContractiveL2Config,
+    "norm/scaled": NormConfig,
+    "feedforward/dense": FeedForwardConfig,
+    "data/plain": DataConfig,
+    "data/ptb": PennTreebankConfig,
+    "data/text_files": TextFilesConfig,
+    "optimizer/adam": OptimizerConfig,
+    "schedule/warmup": ScheduleConfig,
+    "schedule/cosine": CosineConfig,
+    "trainer/trainer": TrainerConfig,
+    "logger/plain": LoggerConfig,
+    "logger/wandb": WandbConfig,
+    "factory": Factory,
+}
+
+
+def register() -> None:
+    """Make known to Hydra: every schema as ``/schema/<path>``, and the resolvers that `conf/` uses."""
+    store = ConfigStore.instance()
+    for path, node in SCHEMAS.items():
+        group, _, name = f"schema/{path}".rpartition("/")
+        store.store(group=group, name=name, node=node, provider="lipformer")
+    # An id keeps two runs that start in the same microsecond apart; cached, it is the same all through a run.
+    OmegaConf.register_new_resolver("lipformer.id", lambda: secrets.token_hex(3), use_cache=True, replace=True)
+    OmegaConf.register_new_resolver("lipformer.groups", _list_groups, replace=True)
+
+
+def _list_groups() -> str:
+    groups = sorted(folder for folder in conf_dir().iterdir() if folder.is_dir())
+    return "\n".join(f"{group.name}: {', '.join(sorted(f.stem for f in group.glob('*.yaml')))}" for group in groups)
+
+
+def validate(config: DictConfig) -> Any:
+    """Return the configuration as its dataclass, every interpolation resolved and every range checked.
+
+    Args:
+        config: what Hydra composed.
+
+    Returns:
+        A `TrainConfig` or `EvaluateConfig`; groups without a schema stay dictionaries.
+
+    Raises:
+        UsageError: a mandatory value is missing, or a value is out of its range.
+    """
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise UsageError(f"{missing[0]} is not set: give {missing[0]}=<value>")
+    return OmegaConf.to_object(config)
+
+
+def to_plain(config: DictConfig) -> dict[str, Any]:
+    """Return the configuration as dictionaries, lists and scalars: what checkpoints and loggers can hold."""
+    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    assert isinstance(plain, dict)
+    return plain

@@ -1,0 +1,72 @@
+"""Positions, added to the embedded tokens.
+
+Both kinds are added to x rather than applied to queries and keys alone: rotating only those breaks the bound of
+L2 attention.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+class LearnedPosition(nn.Module):
+    """A learned vector for each position.
+
+    Args:
+        context: number of positions; a longer sequence is an error.
+        width: features of a token, D.
+    """
+
+    def __init__(self, context: int, width: int):
+        super().__init__()
+        self.longest_input: int | None = context
+        self.weight = nn.Parameter(torch.empty(context, width).normal_(std=INIT_STD))
+
+    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """Add a position to each token.
+
+        Raises:
+            ValueError: the sequence is longer than the positions.
+        """
+        n = x.shape[1]
+        if n > len(self.weight):
+            raise ValueError(f"a sequence of {n} tokens is longer than the {len(self.weight)} learned positions")
+        return x + self.weight[:n]
+
+
+class SinusoidalPosition(nn.Module):
+    r"""Sines and cosines of geometrically spaced wavelengths; any length.
+
+    .. math:: p_{n,2i} = \sin(n \cdot 10000^{-2i/D}), \quad p_{n,2i+1} = \cos(n \cdot 10000^{-2i/D})
+
+    Args:
+        context: length for which the table is kept; longer sequences compute theirs.
+        width: features of a token, D.
+
+    References: Vaswani et al. 2017, arXiv 1706.03762, sec. 3.5.
+    """
+
+    longest_input: int | None = None
+
+    def __init__(self, context: int, width: int):
+        super().__init__()
+        self.register_buffer("table", sinusoids(context, width), persistent=False)
+
+    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """Add a position to each token."""
+        n, width = x.shape[1:]
+        table = self.table[:n] if n <= len(self.table) else sinusoids(n, width).to(self.table)
+        return x + table.to(x.dtype)
+
+
+INIT_STD = 0.02
+
+
+def sinusoids(length: int, width: int) -> Float[Tensor, "length width"]:
+    """The table of `SinusoidalPosition`, computed in float64 and returned in float32."""
+    angle = torch.arange(length, dtype=torch.float64)[:, None] * torch.exp(
+        -math.log(1e4) * torch.arange(0, width, 2, dtype=torch.float64) / width
+    )
+    return torch.stack([angle.sin(), angle.cos()], dim=-1).flatten(1)[:, :width].float()

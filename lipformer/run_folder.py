@@ -1,0 +1,113 @@
+"""The run folder: claimed once, logged into, and closed with a status that says how the run ended."""
+
+import contextlib
+import json
+import logging
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lipformer.errors import DivergedError, LipformerError, UsageError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Outcome:
+    """How a job ended.
+
+    Attributes:
+        status: ``finished``, ``diverged``, ``failed`` or ``interrupted``.
+        exit_code: of the process, were this its only job.
+        reason: one line; empty where the job finished.
+        best: best ``val/nats_per_char``, in nats; None where no validation was reached.
+    """
+
+    status: str = "finished"
+    exit_code: int = 0
+    reason: str = ""
+    best: float | None = None
+
+    def end_by(self, error: BaseException) -> None:
+        """Set status, exit code and reason from the exception that ended the job."""
+        self.reason = str(error)
+        match error:
+            case KeyboardInterrupt():
+                self.status, self.exit_code, self.reason = "interrupted", 130, "interrupted by the user (SIGINT)"
+            case SystemExit():  # Lightning's answer to SIGTERM, which carries no code of its own
+                self.status, self.exit_code, self.reason = "interrupted", 143, "terminated by the system (SIGTERM)"
+            case DivergedError():
+                self.status, self.exit_code = "diverged", error.exit_code
+            case LipformerError():
+                self.status, self.exit_code = "failed", error.exit_code
+            case _:
+                first_line = (str(error).splitlines() or [""])[0]
+                self.status, self.exit_code = "failed", 1
+                self.reason = f"{type(error).__name__}: {first_line}"
+
+    @property
+    def objective(self) -> float:
+        """What a sweeper minimises: a diverged job is the worst there is, a failed one has no value."""
+        if self.status == "diverged":
+            return math.inf
+        return math.nan if self.best is None or self.status != "finished" else self.best
+
+    def write(self, folder: Path) -> None:
+        """Write ``status.json``."""
+        (folder / "status.json").write_text(json.dumps(asdict(self), indent=2) + "\n")
+
+
+def read_outcome(folder: Path) -> Outcome | None:
+    """Return what ``status.json`` of a run folder says; None where there is none (yet)."""
+    try:
+        return Outcome(**json.loads((folder / "status.json").read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def claim_folder(folder: Path) -> None:
+    """Make `folder` the home of one run.
+
+    Raises:
+        UsageError: it holds something already; a run never writes over another.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise UsageError(f"the run folder {folder} is not empty: choose another with hydra.run.dir=<folder>")
+
+
+def write_metrics(folder: Path, metrics: dict[str, Any]) -> None:
+    """Write ``metrics.json``: flat names, one value each."""
+    (folder / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
+
+
+@contextlib.contextmanager
+def recorded(folder: Path, name: str) -> Iterator[Outcome]:
+    """Log the job into ``<folder>/<name>``, its traceback too, and close the folder with ``status.json``.
+
+    Everything logged goes to the file; lipformer's own lines go to the terminal as well.
+    """
+    root = logging.getLogger()
+    file = logging.FileHandler(folder / name, encoding="utf-8")
+    file.setFormatter(logging.Formatter("[%(asctime)s][%(name)s][%(levelname)s] %(message)s"))
+    terminal = logging.StreamHandler(sys.stdout)
+    terminal.addFilter(lambda record: record.name.startswith("lipformer") and not record.exc_info)
+    before = root.handlers[:], root.level
+    root.handlers[:] = [file, terminal]
+    root.setLevel(logging.INFO)
+    logging.captureWarnings(True)
+    outcome = Outcome()
+    try:
+        yield outcome
+    except BaseException as error:
+        outcome.end_by(error)
+        log.error("the run ended as %s", outcome.status, exc_info=True)
+        raise
+    finally:
+        outcome.write(folder)
+        logging.captureWarnings(False)
+        root.handlers[:], root.level = before
+        file.close()

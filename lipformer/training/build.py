@@ -1,0 +1,112 @@
+"""From a configuration to objects: the only place where a dotted name becomes a class."""
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from lipformer.config import MODEL_GROUPS
+from lipformer.errors import CheckpointError, UsageError
+from lipformer.model import CharTransformer
+
+LOADER_KEYS = ("max_length", "unknown", "batch_tokens", "num_workers")
+
+
+def locate(target: str, key: str) -> Any:
+    """Import what a ``_target_`` names.
+
+    Raises:
+        UsageError: there is no such module or attribute.
+    """
+    module_name, _, attribute = target.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"{key}._target_={target}: {error}") from error
+
+
+def factory(node: Mapping[str, Any], key: str) -> Callable[..., Any]:
+    """Return the class or function that a group names, with its options filled in.
+
+    Args:
+        node: the group: ``_target_`` and options.
+        key: name of the group, for messages.
+
+    Raises:
+        UsageError: the target cannot be imported, or does not take one of the options.
+    """
+    options = {name: value for name, value in node.items() if name not in ("_target_", "_partial_")}
+    target = locate(node["_target_"], key)
+    accepted = inspect.signature(target).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
+    for name in options:
+        if name not in accepted and not takes_any:
+            raise UsageError(f"{key}.{name}: {target.__name__} has no such option; it takes {', '.join(accepted)}")
+    return functools.partial(target, **options)
+
+
+def build_model(config: Mapping[str, Any], vocabulary_size: int) -> CharTransformer:
+    """Build the model a configuration describes.
+
+    Args:
+        config: the plain configuration of a run.
+        vocabulary_size: symbols that can be predicted, V.
+
+    Raises:
+        UsageError: a group's class refuses its options.
+    """
+    sizes = {name: config[name] for name in ("width", "heads", "depth", "context", "dropout")}
+    factories = {group: factory(config[group], group) for group in MODEL_GROUPS}
+    try:
+        return CharTransformer(vocabulary_size, **sizes, **factories)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"the model cannot be built: {error}") from error
+
+
+def build_corpus(data: Mapping[str, Any]) -> Any:
+    """Build the corpus of the data group, which holds the loader's options (`LOADER_KEYS`) as well.
+
+    Raises:
+        UsageError: the corpus refuses its options.
+    """
+    options = {name: value for name, value in data.items() if name not in LOADER_KEYS}
+    try:
+        return factory(options, "data")()
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"data: {error}") from error
+
+
+def check_targets(config: Mapping[str, Any], allow: Sequence[str], where: str) -> None:
+    """Refuse a configuration from a file that names anything but a known kind of module or corpus.
+
+    A prefix alone does not do: ``lipformer.x.os.system`` begins well too. So what the name leads to must itself be a
+    class *defined* in an allowed package; and the package is imported only once its name has been allowed.
+
+    Args:
+        config: the plain configuration found in a checkpoint.
+        allow: packages the user trusts besides ``lipformer`` and ``torch.nn``.
+        where: the file, for messages.
+
+    Raises:
+        CheckpointError: a target is not allowed.
+    """
+    trusted = ("lipformer", "torch.nn", *allow)
+
+    def inside(name: str) -> bool:
+        return any(name == package or name.startswith(package + ".") for package in trusted)
+
+    for group in (*MODEL_GROUPS, "data"):
+        target = config[group]["_target_"]
+        refusal = CheckpointError(
+            f"{where}: {group} names {target!r}, which is outside the trusted packages; if you trust it, add its "
+            f"package: allow_targets=[{str(target).split('.')[0]}]"
+        )
+        if not isinstance(target, str) or not inside(target):
+            raise refusal
+        found = locate(target, group)
+        is_module = inspect.isclass(found) and (issubclass(found, nn.Module) if group in MODEL_GROUPS else True)
+        if not is_module or not inside(found.__module__):
+            raise refusal

@@ -1,0 +1,122 @@
+"""Checkpoints: found, read without running code from them, and turned back into a model."""
+
+import pickle
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+
+import lipformer
+from lipformer.data.vocabulary import Vocabulary
+from lipformer.errors import CheckpointError
+from lipformer.model import CharTransformer
+from lipformer.training.build import build_model, check_targets
+
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """A trained model and what it needs to be used.
+
+    Attributes:
+        model: in eval mode.
+        vocabulary: maps characters to the model's ids.
+        config: the plain configuration it was trained with.
+        path: the checkpoint file.
+        step: optimizer steps taken.
+    """
+
+    model: CharTransformer
+    vocabulary: Vocabulary
+    config: dict[str, Any]
+    path: Path
+    step: int
+
+
+def checkpoint_extras(config: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
+    """Return what a checkpoint holds beside the weights, in containers that load without running code."""
+    versions = {"lipformer": lipformer.__version__, "torch": str(torch.__version__), "python": platform.python_version()}
+    versions["pytorch_lightning"] = pl.__version__
+    return {"format": FORMAT, "config": dict(config), "vocabulary": vocabulary.to_plain(), "versions": versions}
+
+
+def find_checkpoint(path: str | Path, which: str = "best") -> Path:
+    """Return the checkpoint file that `path` means: the file itself, or one of a run folder's.
+
+    Args:
+        path: a ``.ckpt`` file or a run folder.
+        which: ``best`` or ``last``; a run without a best checkpoint (no validation yet) gives its last.
+
+    Raises:
+        CheckpointError: there is none.
+    """
+    if "://" in str(path):
+        raise CheckpointError(f"checkpoint={path}: addresses are not loaded; download the file and give its path")
+    path = Path(path)
+    if path.is_file():
+        return path
+    if not path.is_dir():
+        raise CheckpointError(f"checkpoint={path}: no such file or folder")
+    names = ("best", "last") if which == "best" else ("last",)
+    for name in names:
+        if (path / "checkpoints" / f"{name}.ckpt").is_file():
+            return path / "checkpoints" / f"{name}.ckpt"
+    wanted = " or ".join(f"checkpoints/{name}.ckpt" for name in names)
+    raise CheckpointError(f"checkpoint={path}: the folder holds no {wanted}; give a run folder or a .ckpt file")
+
+
+def read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint with the unpickler that builds nothing but tensors and plain containers.
+
+    Raises:
+        CheckpointError: the file is truncated, holds code, or was not written by lipformer.
+    """
+    try:
+        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        what = str(error).split("GLOBAL ")[-1].split(" ")[0] if "GLOBAL" in str(error) else "objects"
+        raise CheckpointError(f"{path}: it holds code ({what}) and is not loaded; use a checkpoint of lipformer") from error
+    except (RuntimeError, EOFError, ValueError, KeyError, OSError, AttributeError) as error:
+        raise CheckpointError(f"{path}: not a whole checkpoint (truncated or another kind of file)") from error
+    extras = checkpoint.get("lipformer") if isinstance(checkpoint, dict) else None
+    if not isinstance(extras, dict) or not {"format", "config", "vocabulary"} <= extras.keys():
+        raise CheckpointError(f"{path}: not a checkpoint of lipformer (it lacks the configuration and vocabulary)")
+    if extras["format"] != FORMAT:
+        raise CheckpointError(f"{path}: format {extras['format']}; this version of lipformer reads format {FORMAT}")
+    return checkpoint
+
+
+def load_run(path: str | Path, *, which: str = "best", allow_targets: Sequence[str] = ()) -> Run:
+    """Rebuild a trained model from its checkpoint alone.
+
+    Args:
+        path: a run folder or a ``.ckpt`` file.
+        which: ``best`` or ``last`` of a run folder.
+        allow_targets: packages, besides lipformer and torch.nn, whose modules the checkpoint may name.
+
+    Returns:
+        The model in eval mode on the CPU, its vocabulary and configuration.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or it is truncated, unsafe or inconsistent.
+    """
+    path = find_checkpoint(path, which)
+    checkpoint = read_checkpoint(path)
+    extras = checkpoint["lipformer"]
+    try:
+        config = extras["config"]
+        check_targets(config, allow_targets, str(path))
+        vocabulary = Vocabulary.from_plain(extras["vocabulary"])
+        model = build_model(config, len(vocabulary))
+        prefix = "model."
+        state = checkpoint["state_dict"].items()
+        model.load_state_dict({name.removeprefix(prefix): t for name, t in state if name.startswith(prefix)})
+    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        first_line = str(error).splitlines()[0]
+        raise CheckpointError(f"{path}: its weights and its configuration do not fit ({first_line})") from error
+    return Run(model.eval(), vocabulary, config, path, checkpoint["global_step"])

@@ -1,0 +1,113 @@
+"""The training loop's view of the model: loss, metrics, optimizer."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from lipformer.data.collate import Batch
+from lipformer.errors import DivergedError
+from lipformer.model import CharTransformer
+from lipformer.training.metrics import NatsPerChar, bits, sum_nats
+
+
+class LanguageModule(pl.LightningModule):
+    """Trains a `CharTransformer` on nats per token.
+
+    Args:
+        model: the network.
+        optimizer: called with parameter groups.
+        schedule: learning-rate factor of an optimizer step.
+        checkpoint_extras: stored in each checkpoint under ``lipformer``; plain containers only.
+        seed: of the noise of each step.
+    """
+
+    def __init__(
+        self,
+        model: CharTransformer,
+        *,
+        optimizer: Callable[..., Optimizer],
+        schedule: Callable[[int], float],
+        checkpoint_extras: Mapping[str, Any],
+        seed: int,
+    ):
+        super().__init__()
+        self.model = model
+        self.train_nats = NatsPerChar()
+        self.val_nats = NatsPerChar()
+        self.tokens_seen = 0
+        self._optimizer = optimizer
+        self._schedule = schedule
+        self._extras = dict(checkpoint_extras)
+        self._seed = seed
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Seed the noise of this step from (seed, epoch, batch) alone, so that a resumed run draws the same."""
+        torch.manual_seed(hash((self._seed, self.current_epoch, batch_idx, self.global_rank)) % 2**63)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Return the mean nats per token of the batch."""
+        nats, tokens = sum_nats(self.model(batch.inputs), batch.targets)
+        if not torch.isfinite(nats):
+            raise DivergedError(f"the loss became {nats.item()} at step {self.global_step}: lower lr={self.lr:g}")
+        self.train_nats.update(nats, tokens)
+        self.tokens_seen += int(tokens)
+        if self.trainer.world_size > 1:
+            # Gradients are averaged over ranks, so each rank divides by the mean count: the sum is per token.
+            return nats / self.all_gather(tokens).float().mean()
+        return nats / tokens
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Log the gradient's norm before clipping, and stop on one that is not finite."""
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters() if p.grad is not None])
+        if not torch.isfinite(norm):
+            raise DivergedError(f"the gradient became {norm.item()} at step {self.global_step}: lower lr={self.lr:g}")
+        if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:
+            self.log("train/gradient_norm", norm)
+            self.log("train/nats_per_char", self.train_nats.compute().float(), prog_bar=False)
+            self.log("train/lr", self.lr)
+            self.log("train/tokens", float(self.tokens_seen))
+            self.train_nats.reset()
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Add the batch to the sums of the split."""
+        self.val_nats.update(*sum_nats(self.model(batch.inputs), batch.targets))
+
+    def on_validation_epoch_end(self) -> None:
+        """Log nats and bits per character of the whole split."""
+        nats = self.val_nats.compute()
+        self.val_nats.reset()
+        self.log("val/nats_per_char", nats)
+        self.log("val/bits_per_char", bits(nats))
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the coming step."""
+        return self.trainer.optimizers[0].param_groups[0]["lr"]
+
+    def configure_optimizers(self) -> dict[str, Any]:
+        """Return the optimizer, and its schedule by steps."""
+        optimizer = self._optimizer(parameter_groups(self.model))
+        scheduler = LambdaLR(optimizer, self._schedule)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what makes the checkpoint sufficient by itself."""
+        checkpoint["lipformer"] = {**self._extras, "tokens_seen": self.tokens_seen}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore the count of tokens."""
+        self.tokens_seen = checkpoint["lipformer"]["tokens_seen"]
+
+
+def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
+    """Split the parameters into matrices, which decay, and all else (biases, gains, embeddings, positions)."""
+    matrices = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}
+    decaying = [p for p in model.parameters() if id(p) in matrices]
+    others = [p for p in model.parameters() if id(p) not in matrices]
+    return [{"params": decaying}, {"params": others, "weight_decay": 0.0}]

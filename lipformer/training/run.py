@@ -1,0 +1,152 @@
+"""One training run, from a validated configuration to the figures in its folder."""
+
+import json
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from omegaconf import OmegaConf
+from pytorch_lightning.callbacks import ModelCheckpoint
+from pytorch_lightning.loggers import CSVLogger
+from pytorch_lightning.plugins.environments import LightningEnvironment
+
+from lipformer.config import TrainConfig
+from lipformer.data.datamodule import CharDataModule
+from lipformer.errors import UsageError
+from lipformer.run_folder import Outcome, write_metrics
+from lipformer.training.build import LOADER_KEYS, build_corpus, build_model, factory
+from lipformer.training.callbacks.progress import progress_callbacks
+from lipformer.training.checkpoint import checkpoint_extras, find_checkpoint, read_checkpoint
+from lipformer.training.metrics import bits
+from lipformer.training.module import LanguageModule
+
+log = logging.getLogger(__name__)
+
+
+def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, outcome: Outcome) -> float | None:
+    """Train, and leave checkpoints and figures in `folder`.
+
+    Args:
+        settings: the validated configuration.
+        config: the same as plain containers: what is stored and logged.
+        folder: the run folder, claimed and empty but for the log.
+        outcome: its `best` is kept up to date, so that an interrupted run reports it too.
+
+    Returns:
+        The best ``val/nats_per_char``, in nats; None where no validation was reached.
+
+    Raises:
+        LipformerError: data, model or trainer refuse the configuration, or training diverged.
+    """
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
+    pl.seed_everything(settings.seed, workers=True, verbose=False)
+    trainer_options = config["trainer"]
+    if trainer_options["threads"] is not None:
+        torch.set_num_threads(trainer_options["threads"])
+
+    data = CharDataModule(
+        build_corpus(config["data"]),
+        context=settings.context,
+        seed=settings.seed,
+        **{key: config["data"][key] for key in LOADER_KEYS},
+    )
+    data.setup("fit")
+    for line in data.report():
+        log.info(line)
+
+    pl.seed_everything(settings.seed, workers=True, verbose=False)  # the model's start does not depend on the corpus
+    model = build_model(config, len(data.vocabulary))
+    parameters = sum(p.numel() for p in model.parameters())
+    log.info("model: %s parameters; run folder: %s", f"{parameters:,}", folder)
+    module = LanguageModule(
+        model,
+        optimizer=factory(config["optimizer"], "optimizer"),
+        schedule=factory(config["schedule"], "schedule"),
+        checkpoint_extras=checkpoint_extras(config, data.vocabulary),
+        seed=settings.seed,
+    )
+    resume_from = None
+    if settings.resume is not None:
+        resume_from = find_checkpoint(settings.resume, "last")
+        _check_room_to_train(read_checkpoint(resume_from), trainer_options, resume_from)
+
+    best, last = checkpoint_callbacks(folder)
+    total_steps = trainer_options["max_steps"] if trainer_options["max_steps"] > 0 else None
+    throughput, progress = progress_callbacks(trainer_options["progress"], total_steps)
+    further = factory(config["logger"], "logger")(folder=folder, config=config)
+    trainer = build_trainer(trainer_options, folder, [best, last, *progress], [further] if further else [])
+    try:
+        trainer.fit(module, data, ckpt_path=resume_from, weights_only=True)
+    except SystemExit:
+        if trainer.interrupted and not trainer.received_sigterm:  # Lightning turns Ctrl-C into exit code 1
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        outcome.best = _finite(best.best_model_score)
+        metrics = {
+            "best/val/nats_per_char": outcome.best,
+            "best/val/bits_per_char": None if outcome.best is None else bits(outcome.best),
+            **{name: float(value) for name, value in trainer.callback_metrics.items()},
+            "parameters": parameters,
+            "steps": trainer.global_step,
+            "tokens": module.tokens_seen,
+            "seconds": throughput.elapsed(),
+            "tokens_per_second": throughput.tokens_per_second(module.tokens_seen),
+        }
+        write_metrics(folder, metrics)
+    log.info("best valid %s nats/char; evaluate with: python evaluate.py checkpoint=%s", outcome.best, folder)
+    return outcome.best
+
+
+def build_trainer(
+    options: dict[str, Any], folder: Path, callbacks: list[pl.Callback], loggers: list[Any]
+) -> pl.Trainer:
+    """Build the trainer of a run.
+
+    Raises:
+        UsageError: the machine lacks the accelerator or the devices.
+    """
+    try:
+        return pl.Trainer(
+            accelerator=options["accelerator"],
+            devices=options["devices"],
+            precision=options["precision"],
+            max_steps=options["max_steps"],
+            max_epochs=options["max_epochs"],
+            gradient_clip_val=options["gradient_clip"],
+            val_check_interval=options["val_every_steps"],
+            check_val_every_n_epoch=None,
+            log_every_n_steps=options["log_every_steps"],
+            deterministic=options["deterministic"],
+            logger=[CSVLogger(folder, name="", version=""), *loggers],
+            callbacks=callbacks,
+            default_root_dir=folder,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,  # the batch sampler knows its rank; Lightning would undo the buckets
+            enable_model_summary=False,
+            enable_progress_bar=any(isinstance(c, pl.callbacks.ProgressBar) for c in callbacks),
+            plugins=[LightningEnvironment()] if options["devices"] == 1 else None,
+        )
+    except (pl.utilities.exceptions.MisconfigurationException, ValueError) as error:
+        raise UsageError(f"trainer: {str(error).splitlines()[0]}") from error
+
+
+def checkpoint_callbacks(folder: Path) -> tuple[ModelCheckpoint, ModelCheckpoint]:
+    """Return what keeps ``best.ckpt`` and ``last.ckpt``."""
+    shared = {"dirpath": folder / "checkpoints", "auto_insert_metric_name": False, "enable_version_counter": False}
+    best = ModelCheckpoint(filename="best", monitor="val/nats_per_char", **shared)
+    last = ModelCheckpoint(filename="last", save_on_exception=True, save_on_train_epoch_end=False, **shared)
+    return best, last
+
+
+def _check_room_to_train(checkpoint: dict[str, Any], options: dict[str, Any], path: Path) -> None:
+    step, max_steps = checkpoint["global_step"], options["max_steps"]
+    if max_steps != -1 and step >= max_steps:
+        raise UsageError(f"resume={path}: it is at step {step} of trainer.max_steps={max_steps}; raise trainer.max_steps")
+
+
+def _finite(score: torch.Tensor | None) -> float | None:
+    return float(score) if score is not None and math.isfinite(score) else None

@@ -1,0 +1,29 @@
+"""Learning-rate factors as functions of the optimizer step, counted from 0."""
+
+import math
+
+
+def _warmup(step: int, warmup_steps: int) -> float:
+    return min(1.0, (step + 1) / warmup_steps) if warmup_steps else 1.0
+
+
+def constant(step: int, *, warmup_steps: int) -> float:
+    """Return 1 after a linear warm-up."""
+    return _warmup(step, warmup_steps)
+
+
+def inverse_sqrt(step: int, *, warmup_steps: int) -> float:
+    r"""Return :math:`\sqrt{w / t}` from step t = w on, after a linear warm-up of w steps.
+
+    References: Vaswani et al. 2017, arXiv 1706.03762, eq. 3, scaled so that the peak is 1.
+    """
+    warmup = max(warmup_steps, 1)
+    return min((step + 1) / warmup, math.sqrt(warmup / (step + 1)))
+
+
+def cosine(step: int, *, warmup_steps: int, total_steps: int, final_fraction: float) -> float:
+    """Return half a cosine from 1 to `final_fraction` after a linear warm-up; constant past `total_steps`."""
+    if step < warmup_steps:
+        return _warmup(step, warmup_steps)
+    progress = min(1.0, (step - warmup_steps) / (total_steps - warmup_steps))
+    return final_fraction + (1 - final_fraction) * (1 + math.cos(math.pi * progress)) / 2

@@ -1,0 +1,70 @@
+"""Hydra's composition errors, as one line that names the remedy."""
+
+import difflib
+import re
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig
+
+from lipformer.config import conf_dir
+
+
+def explain(error: BaseException, config_name: str) -> str:
+    """Return one line that says what is wrong on the command line and what to type instead.
+
+    Args:
+        error: what Hydra raised while it composed.
+        config_name: ``train`` or ``evaluate``.
+    """
+    text = " ".join(str(error).split())
+    cause = " ".join(str(error.__cause__).split()) if error.__cause__ is not None else ""
+    if found := re.search(r"Could not override '([^']+)'", text):
+        key = found.group(1)
+        return f"unknown key {key}{_nearest(key, config_name)}"
+    if found := re.search(r"Could not append to config\. An item is already at '([^']+)'", text):
+        return f"{found.group(1)} exists already: write it without the +"
+    if found := re.search(r"Ambiguous value for argument '([^']+)'", text):
+        return f"{found.group(1)}: several values make a sweep, add -m (or quote the value)"
+    if found := re.search(r"Could not find '([^']+)/([^']+)'(?: Available options in '[^']+': (.*))?", text):
+        group, choice, options = found.groups()
+        names = (options or "").split()
+        return f"{group}={choice}: no such choice{_suggest(choice, names)}; {group} has {', '.join(names)}"
+    if found := re.search(r"Error merging override (\S+)", text):
+        return f"{found.group(1)}: {_type_error(cause, config_name)}"
+    if "mismatched input" in text or "token recognition error" in text or "extraneous input" in text:
+        return f"{text.split(' See https')[0]} (quote a value that holds = , or brackets: 'key=\"value\"')"
+    return f"{text}{': ' + cause if cause and cause not in text else ''}"
+
+
+def _type_error(cause: str, config_name: str) -> str:
+    if found := re.match(r"Key '([^']+)' not in '\w+'.*full_key: (\S+)", cause):
+        return f"unknown key {found.group(2)}{_nearest(found.group(2), config_name)}"
+    return re.sub(r" ?(full_key|object_type|reference_type).*", "", cause)
+
+
+def _nearest(key: str, config_name: str) -> str:
+    """Suggest the known keys and groups closest to `key`."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        known = _keys(compose(config_name), "")
+    return _suggest(key, known)
+
+
+def _keys(node: DictConfig, prefix: str) -> list[str]:
+    names = []
+    for key in node:
+        names.append(f"{prefix}{key}")
+        child = node._get_node(key)
+        if isinstance(child, DictConfig) and not child._is_none() and not child._is_interpolation():
+            names += _keys(child, f"{prefix}{key}.")
+    return names
+
+
+def _suggest(word: str, known: list[str]) -> str:
+    """Return `` (did you mean a or b?)``, or nothing where nothing is close."""
+    near = difflib.get_close_matches(word, known, n=2, cutoff=0.6)
+    leaf = {name.rpartition(".")[2]: name for name in reversed(known)}
+    near += [leaf[name] for name in difflib.get_close_matches(word.rpartition(".")[2], leaf, n=1, cutoff=0.75)]
+    unique = list(dict.fromkeys(near))[:2]
+    return f" (did you mean {' or '.join(unique)}?)" if unique else ""
