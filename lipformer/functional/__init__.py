@@ -1,0 +1,1 @@
+"""Pure maths without parameters: attention scores, fused attention, operator norms."""

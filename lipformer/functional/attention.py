@@ -1,0 +1,54 @@
+r"""Attention in explicit form: scores, masked softmax, weights. Differentiable to any order.
+
+Legend: B batch, H heads, N tokens, d columns of a head, s the divisor of the squared distances.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from lipformer.functional.heads import at_least_float32
+
+
+def dot_product_scores(
+    query: Float[Tensor, "*batch N d"], key: Float[Tensor, "*batch N d"]
+) -> Float[Tensor, "*batch N N"]:
+    r"""Scaled dot products, :math:`q_i \cdot k_j / \sqrt d`.
+
+    References: Vaswani et al. 2017, eq. 1, arXiv 1706.03762.
+    """
+    return query @ key.mT / query.shape[-1] ** 0.5
+
+
+def l2_scores(
+    query: Float[Tensor, "*batch N d"], key: Float[Tensor, "*batch N d"], s: float
+) -> Float[Tensor, "*batch N N"]:
+    r"""Negative squared distances up to a constant of each row, which softmax does not see.
+
+    .. math:: L_{ij} = \frac{2\, q_i \cdot k_j - \|k_j\|^2}{s} = -\frac{\|q_i - k_j\|^2}{s} + \frac{\|q_i\|^2}{s} .
+
+    Queries and keys are first shifted by the first key: distances are unchanged, but a large vector common to
+    all tokens would otherwise cancel between the two terms and leave its rounding. (The first token, not the
+    mean: it is visible to every row under a causal mask.) Half precision is computed in float32, also under
+    autocast, for the same reason.
+
+    References: Kim et al. 2021, sec. 3, arXiv 2006.04710.
+    """
+    with torch.autocast(query.device.type, enabled=False):
+        query, key = at_least_float32(query), at_least_float32(key)
+        origin = key[..., :1, :]
+        query, key = query - origin, key - origin
+        return (2 * query @ key.mT - key.square().sum(-1).unsqueeze(-2)) / s
+
+
+def masked_softmax(scores: Float[Tensor, "*batch N N"], causal: bool) -> Float[Tensor, "*batch N N"]:
+    """Softmax over keys, each token seeing itself and, if causal, only what came before.
+
+    The diagonal is never masked: without it no row could be empty-safe, and L2 attention would not be
+    Lipschitz (a token's distance to itself, zero, is what keeps the mean distance of a row bounded).
+    """
+    if causal:
+        tokens = scores.shape[-1]
+        future = torch.ones(tokens, tokens, dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(future, float("-inf"))
+    return scores.softmax(-1)

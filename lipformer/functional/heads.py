@@ -1,0 +1,40 @@
+"""How the width is cut into heads, for activations and for weights in ``nn.Linear`` layout."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+def check_heads(width: int, heads: int) -> None:
+    """Raise ``ValueError`` unless ``heads`` equal heads fill the width D."""
+    if heads < 1 or width % heads:
+        raise ValueError(f"width {width} is not divisible by heads {heads}")
+
+
+def split_heads(tokens: Float[Tensor, "B N C"], heads: int) -> Float[Tensor, "B H N c"]:
+    """Cut C = H c columns into H heads, as a view."""
+    return tokens.unflatten(-1, (heads, -1)).transpose(-3, -2)
+
+
+def merge_heads(tokens: Float[Tensor, "B H N c"]) -> Float[Tensor, "B N C"]:
+    """Undo :func:`split_heads`."""
+    return tokens.transpose(-3, -2).flatten(-2)
+
+
+def split_outputs(weight: Float[Tensor, "C D"], heads: int) -> Float[Tensor, "H D c"]:
+    """Matrices W_h, used as ``x W_h``, of an ``nn.Linear`` whose *outputs* are the heads (a view).
+
+    ``nn.Linear`` stores (out, in), the transpose of the W in ``x W``: every norm that tells rows from
+    columns depends on getting this right, so it is done here and nowhere else.
+    """
+    return weight.unflatten(0, (heads, -1)).mT
+
+
+def split_inputs(weight: Float[Tensor, "D C"], heads: int) -> Float[Tensor, "H c D"]:
+    """Matrices W_h, used as ``y_h W_h``, of an ``nn.Linear`` whose *inputs* are the heads (a view)."""
+    return weight.mT.unflatten(0, (heads, -1))
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Cast half-precision tensors up to float32; leave float32 and float64 alone."""
+    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor
