@@ -1,0 +1,252 @@
+"""From a corpus to Lightning's loaders: vocabulary, length limit, batches, and the place to resume from."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pytorch_lightning import LightningDataModule
+
+from lipformer.data.bucketing import TokenBudgetBatchSampler
+from lipformer.data.collate import collate
+from lipformer.data.corpus import Corpus, Split
+from lipformer.data.resumable_loader import ResumableLoader
+from lipformer.data.sentences import Sentences
+from lipformer.data.vocabulary import Unknown, Vocabulary
+from lipformer.errors import DataError
+
+_SPLITS_OF_STAGE: dict[str | None, tuple[Split, ...]] = {
+    "fit": ("train", "valid"),
+    "validate": ("valid",),
+    "test": ("test",),
+    "predict": (),
+    None: ("train", "valid", "test"),
+}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A split as it is used."""
+
+    sentences: Sentences
+    lines: int  # of the corpus, the dropped ones among them
+    replaced: int  # characters outside the vocabulary
+
+
+class CharDataModule(LightningDataModule):
+    """Loaders of a corpus for a character model, one sentence a row. Only the splits that are asked for are read.
+
+    Use it with ``Trainer(use_distributed_sampler=False)``: the batches are spread over the ranks here.
+
+    Its state in a checkpoint is the place where training stands, so that a resumed run trains on exactly the
+    rows an uninterrupted one would have, in the middle of an epoch too and with worker processes.
+
+    Args:
+        corpus: where the lines come from.
+        context: most tokens the model can read, the end symbol counted.
+        max_length: lines of more tokens, the end symbol counted, are dropped from every split; None drops
+            none. The limit is part of :meth:`protocol`, as figures of a filtered split are not those of the
+            whole.
+        unknown: what to do with a character of valid or test that train does not have, see
+            :meth:`Vocabulary.encode`.
+        batch_tokens: most tokens of a padded batch.
+        num_workers: processes that prepare batches; 0 prepares them in this one.
+        seed: seed of the order of the training batches.
+        vocabulary: the vocabulary of a trained model; None collects it from all training lines.
+    """
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        *,
+        context: int,
+        max_length: int | None,
+        unknown: Unknown,
+        batch_tokens: int,
+        num_workers: int,
+        seed: int,
+        vocabulary: Vocabulary | None = None,
+    ):
+        super().__init__()
+        self.corpus = corpus
+        self.context, self.max_length, self.unknown = context, max_length, unknown
+        self.batch_tokens, self.num_workers, self.seed = batch_tokens, num_workers, seed
+        self.vocabulary = vocabulary
+        self._parts: dict[Split, _Part] = {}
+        self._start = _Start()
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the splits of a stage: train and valid to fit, valid to validate, test to test, all for None.
+
+        Raises:
+            DataError: a split is missing or faulty, a line is longer than ``context``, a character is
+                unknown.
+        """
+        self._start = _Start()  # a checkpoint's position is loaded after this
+        for split in _SPLITS_OF_STAGE[str(getattr(stage, "value", stage)) if stage is not None else None]:
+            self._part(split)
+
+    def train_dataloader(self) -> ResumableLoader:
+        """Return the training batches, in a new order each epoch, from the place where training stands."""
+        return self._loader("train")
+
+    def val_dataloader(self) -> ResumableLoader:
+        """Return the valid batches, in one fixed order."""
+        return self._loader("valid")
+
+    def test_dataloader(self) -> ResumableLoader:
+        """Return the test batches, in one fixed order."""
+        return self._loader("test")
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Training batches of an epoch on this rank; schedules count with it before any loader is made."""
+        return len(self._sampler("train"))
+
+    def protocol(self, split: Split) -> str:
+        """Name what a figure on this split is a figure of: corpus, split, length limit, lines and tokens."""
+        part = self._part(split)
+        kept = len(part.sentences)
+        if self.max_length is None:
+            which = f"all lines ({kept:,} lines, "
+        else:
+            limit = f"{self.max_length} characters, end symbol counted"
+            which = f"lines of at most {limit} ({kept:,} of {part.lines:,} lines, "
+        replaced = f", {part.replaced:,} unknown characters replaced" if part.replaced else ""
+        return f"{self.corpus.name} {split}, {which}{part.sentences.tokens:,} tokens){replaced}"
+
+    def report(self) -> list[str]:
+        """Return a line on the vocabulary and a line on each split read so far, to be printed at the start."""
+        report = []
+        if self.vocabulary is not None:
+            characters, outputs = len(self.vocabulary.characters), len(self.vocabulary)
+            report.append(f"vocabulary: {characters} characters and the end symbol, {outputs} outputs")
+        for split, part in self._parts.items():
+            sampler = self._sampler(split)
+            report.append(
+                f"{self.protocol(split)}; {part.lines - len(part.sentences):,} lines dropped; "
+                f"{len(sampler):,} batches of at most {self.batch_tokens:,} tokens, {sampler.padding_fraction:.2%} padding; "
+                f"{self.corpus.source(split)}"
+            )
+        return report
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the place where training stands: the epoch, and the batches of it that were trained on."""
+        epoch, batches = self._position() or (0, 0)
+        return {
+            "epoch": epoch,
+            "batches": batches,
+            "batches_per_epoch": self.batches_per_epoch,
+            "batches_total": self._batches_total(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up the place of a checkpoint.
+
+        Raises:
+            DataError: the place is within an epoch, and an epoch has another number of batches now.
+        """
+        start = _Start(**state_dict)
+        if start.batches and start.batches_per_epoch != self.batches_per_epoch:
+            raise DataError(
+                f"the checkpoint stands at batch {start.batches:,} of an epoch of {start.batches_per_epoch:,}, but "
+                f"an epoch has {self.batches_per_epoch:,} batches now: resume with the data settings and the number "
+                "of devices it was written with"
+            )
+        self._start = start
+
+    def _position(self) -> tuple[int, int] | None:
+        """Return (epoch, batches of it consumed) by the trainer's count of batches, None without a trainer.
+
+        The count of all batches is the clock, not Lightning's count of epochs: that one runs ahead when
+        ``max_steps`` ends an epoch early, and a run that goes on from there would never see the rest of the
+        epoch.
+        """
+        if self.trainer is None:
+            return None
+        start = self._start
+        since = self._batches_total() - start.batches_total
+        if since <= 0:  # also while Lightning has not yet restored its own count
+            return start.epoch, start.batches
+        per_epoch = int(self.trainer.num_training_batches)  # less than the sampler's under limit_train_batches
+        return divmod(start.epoch * per_epoch + start.batches + since, per_epoch)
+
+    def _batches_total(self) -> int:
+        # `processed`, not `ready` or `completed`: a checkpoint written when a batch fails must repeat that
+        # batch, one written at the end of a batch must not.
+        return self.trainer.fit_loop.epoch_loop.batch_progress.total.processed if self.trainer else 0
+
+    def _part(self, split: Split) -> _Part:
+        if split not in self._parts:
+            lines = self.corpus.lines(split)
+            if self.vocabulary is None:
+                train = lines if split == "train" else self.corpus.lines("train")
+                self.vocabulary = Vocabulary.from_lines(train)
+            self._parts[split] = self._encode(split, lines)
+        return self._parts[split]
+
+    def _encode(self, split: Split, lines: list[str]) -> _Part:
+        limit = self.max_length
+        kept = [(i, line) for i, line in enumerate(lines) if limit is None or len(line) < limit]
+        self._check_lengths(split, kept)
+        vocabulary = self.vocabulary
+        encoded = [
+            vocabulary.encode(line, unknown=self.unknown, where=self.corpus.source(split, i)) for i, line in kept
+        ]
+        replaced = sum(vocabulary.count_unknown(line) for _, line in kept)
+        return _Part(Sentences(encoded), len(lines), replaced)
+
+    def _check_lengths(self, split: Split, kept: list[tuple[int, str]]) -> None:
+        source = self.corpus.source(split)
+        if not kept:
+            raise DataError(
+                f"{source}: none of the lines of {split} has at most data.max_length={self.max_length} tokens, "
+                "end symbol counted; raise it"
+            )
+        too_long = [(i, len(line) + 1) for i, line in kept if len(line) >= self.context]
+        if too_long:
+            first, tokens = too_long[0]
+            longest = max(tokens for _, tokens in too_long)
+            raise DataError(
+                f"{self.corpus.source(split, first)}: {tokens} tokens, end symbol counted, do not fit into "
+                f"context={self.context} ({len(too_long):,} such lines in {split}); drop them by "
+                f"data.max_length={self.context}, or train with context={longest} or more"
+            )
+
+    def _sampler(self, split: Split) -> TokenBudgetBatchSampler:
+        trainer = self.trainer
+        return TokenBudgetBatchSampler(
+            self._part(split).sentences.lengths,
+            self.batch_tokens,
+            seed=self.seed,
+            shuffle=split == "train",
+            rank=trainer.global_rank if trainer else 0,
+            world_size=trainer.world_size if trainer else 1,
+        )
+
+    def _loader(self, split: Split) -> ResumableLoader:
+        part = self._part(split)
+        on_gpu = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+        return ResumableLoader(
+            part.sentences,
+            batch_sampler=self._sampler(split),
+            position=self._position if split == "train" else _nowhere,
+            collate_fn=partial(collate, end_id=self.vocabulary.end_id),
+            num_workers=self.num_workers,
+            pin_memory=on_gpu,
+            # Fresh workers each epoch hold no state from the last one; forking them takes milliseconds.
+            persistent_workers=False,
+        )
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Where this fit began: the beginning, or a checkpoint's place."""
+
+    epoch: int = 0
+    batches: int = 0
+    batches_per_epoch: int = 0
+    batches_total: int = 0
+
+
+def _nowhere() -> None:
+    return None
