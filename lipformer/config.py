@@ -64,13 +64,14 @@ class TiedL2Config(AttentionConfig):
 
 
 @dataclass
-class ContractiveL2Config(AttentionConfig):
+class ContractiveL2Config(TiedL2Config):
     """Options of `contractive_l2`."""
 
     p: Any = MISSING
     scale: float = MISSING
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         known = self.p == "mixed" or (not isinstance(self.p, (bool, str)) and self.p in (2, math.inf))
         _require(known, "attention.p", self.p, "one of mixed, 2, inf")
         _require(0 < self.scale < 1, "attention.scale", self.scale, "above 0 and below 1")
@@ -135,7 +136,7 @@ class PennTreebankConfig(DataConfig):
 class TextFilesConfig(DataConfig):
     """Options of `text_files`."""
 
-    train: Optional[str] = MISSING
+    train: str = MISSING
     valid: Optional[str] = MISSING
     test: Optional[str] = MISSING
     split: Any = MISSING
@@ -180,8 +181,7 @@ class CosineConfig(ScheduleConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        key = "schedule.total_steps"
-        _require(self.total_steps > self.warmup_steps, key, self.total_steps, "above schedule.warmup_steps")
+        _require(self.total_steps >= 1, "schedule.total_steps", self.total_steps, "at least 1 (trainer.max_steps)")
         _require(0 <= self.final_fraction <= 1, "schedule.final_fraction", self.final_fraction, "from 0 to 1")
 
 

@@ -25,5 +25,5 @@ def cosine(step: int, *, warmup_steps: int, total_steps: int, final_fraction: fl
     """Return half a cosine from 1 to `final_fraction` after a linear warm-up; constant past `total_steps`."""
     if step < warmup_steps:
         return _warmup(step, warmup_steps)
-    progress = min(1.0, (step - warmup_steps) / (total_steps - warmup_steps))
+    progress = min(1.0, (step - warmup_steps) / max(total_steps - warmup_steps, 1))
     return final_fraction + (1 - final_fraction) * (1 + math.cos(math.pi * progress)) / 2
