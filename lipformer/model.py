@@ -81,7 +81,8 @@ class CharTransformer(nn.Module):
     @property
     def longest_input(self) -> int | None:
         """Longest sequence the model accepts, in tokens; None where there is no limit."""
-        limits = [module.longest_input for module in self.modules() if hasattr(module, "longest_input") and module is not self]
+        parts = (module for module in self.modules() if module is not self)
+        limits = (getattr(module, "longest_input", None) for module in parts)
         return min((limit for limit in limits if limit is not None), default=None)
 
     def encode(self, ids: Int[Tensor, "B N"]) -> Float[Tensor, "B N D"]:
