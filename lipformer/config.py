@@ -224,8 +224,6 @@ class TrainerConfig:
 class LoggerConfig(Factory):
     """Options of `csv` (always on) and `tensorboard`."""
 
-    _partial_: bool = True
-
 
 @dataclass
 class WandbConfig(LoggerConfig):
@@ -235,10 +233,13 @@ class WandbConfig(LoggerConfig):
     entity: Optional[str] = MISSING
     mode: str = MISSING
     init_timeout: float = MISSING
+    finish_timeout: float = MISSING
 
     def __post_init__(self) -> None:
         _one_of("logger.mode", self.mode, ("auto", "online", "offline", "disabled"))
-        _require(self.init_timeout > 0, "logger.init_timeout", self.init_timeout, "above 0 (seconds)")
+        for key in ("init_timeout", "finish_timeout"):
+            value = getattr(self, key)
+            _require(value > 0, f"logger.{key}", value, "above 0 (seconds)")
 
 
 # --- the two programs ------------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """One training run, from a validated configuration to the figures in its folder."""
 
-import json
 import logging
 import math
 from pathlib import Path
@@ -20,10 +19,13 @@ from lipformer.run_folder import Outcome, write_metrics
 from lipformer.training.build import LOADER_KEYS, build_corpus, build_model, factory
 from lipformer.training.callbacks.progress import progress_callbacks
 from lipformer.training.checkpoint import checkpoint_extras, find_checkpoint, read_checkpoint
+from lipformer.training.loggers import finished
 from lipformer.training.metrics import bits
 from lipformer.training.module import LanguageModule
 
 log = logging.getLogger(__name__)
+
+DEFAULT_THREADS = torch.get_num_threads()  # before a job changes it: the next job of a sweep shares the process
 
 
 def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, outcome: Outcome) -> float | None:
@@ -44,8 +46,7 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
     pl.seed_everything(settings.seed, workers=True, verbose=False)
     trainer_options = config["trainer"]
-    if trainer_options["threads"] is not None:
-        torch.set_num_threads(trainer_options["threads"])
+    torch.set_num_threads(trainer_options["threads"] or DEFAULT_THREADS)
 
     data = CharDataModule(
         build_corpus(config["data"]),
@@ -79,11 +80,8 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
     further = factory(config["logger"], "logger")(folder=folder, config=config)
     trainer = build_trainer(trainer_options, folder, [best, last, *progress], [further] if further else [])
     try:
-        trainer.fit(module, data, ckpt_path=resume_from, weights_only=True)
-    except SystemExit:
-        if trainer.interrupted and not trainer.received_sigterm:  # Lightning turns Ctrl-C into exit code 1
-            raise KeyboardInterrupt from None
-        raise
+        with finished(further):
+            _fit(trainer, module, data, resume_from)
     finally:
         outcome.best = _finite(best.best_model_score)
         metrics = {
@@ -140,6 +138,15 @@ def checkpoint_callbacks(folder: Path) -> tuple[ModelCheckpoint, ModelCheckpoint
     best = ModelCheckpoint(filename="best", monitor="val/nats_per_char", **shared)
     last = ModelCheckpoint(filename="last", save_on_exception=True, save_on_train_epoch_end=False, **shared)
     return best, last
+
+
+def _fit(trainer: pl.Trainer, module: LanguageModule, data: CharDataModule, resume_from: Path | None) -> None:
+    try:
+        trainer.fit(module, data, ckpt_path=resume_from, weights_only=True)
+    except SystemExit:
+        if trainer.interrupted and not trainer.received_sigterm:  # Lightning turns Ctrl-C into exit code 1
+            raise KeyboardInterrupt from None
+        raise
 
 
 def _check_room_to_train(checkpoint: dict[str, Any], options: dict[str, Any], path: Path) -> None:
