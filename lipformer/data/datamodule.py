@@ -30,6 +30,7 @@ class _Part:
     sentences: Sentences
     lines: int  # of the corpus, the dropped ones among them
     replaced: int  # characters outside the vocabulary
+    end_id: int  # of the vocabulary it is encoded with
 
 
 class CharDataModule(LightningDataModule):
@@ -122,9 +123,10 @@ class CharDataModule(LightningDataModule):
             report.append(f"vocabulary: {characters} characters and the end symbol, {outputs} outputs")
         for split, part in self._parts.items():
             sampler = self._sampler(split)
+            dropped = part.lines - len(part.sentences)
             report.append(
-                f"{self.protocol(split)}; {part.lines - len(part.sentences):,} lines dropped; "
-                f"{len(sampler):,} batches of at most {self.batch_tokens:,} tokens, {sampler.padding_fraction:.2%} padding; "
+                f"{self.protocol(split)}; {dropped:,} lines dropped; {len(sampler):,} batches of at "
+                f"most {self.batch_tokens:,} tokens, {sampler.padding_fraction:.2%} padding; "
                 f"{self.corpus.source(split)}"
             )
         return report
@@ -148,9 +150,9 @@ class CharDataModule(LightningDataModule):
         start = _Start(**state_dict)
         if start.batches and start.batches_per_epoch != self.batches_per_epoch:
             raise DataError(
-                f"the checkpoint stands at batch {start.batches:,} of an epoch of {start.batches_per_epoch:,}, but "
-                f"an epoch has {self.batches_per_epoch:,} batches now: resume with the data settings and the number "
-                "of devices it was written with"
+                f"the checkpoint stands at batch {start.batches:,} of an epoch of {start.batches_per_epoch:,}, "
+                f"but an epoch has {self.batches_per_epoch:,} batches now: resume with the data settings and the "
+                "number of devices it was written with"
             )
         self._start = start
 
@@ -171,9 +173,12 @@ class CharDataModule(LightningDataModule):
         return divmod(start.epoch * per_epoch + start.batches + since, per_epoch)
 
     def _batches_total(self) -> int:
-        # `processed`, not `ready` or `completed`: a checkpoint written when a batch fails must repeat that
-        # batch, one written at the end of a batch must not.
-        return self.trainer.fit_loop.epoch_loop.batch_progress.total.processed if self.trainer else 0
+        if self.trainer is None:
+            return 0
+        # `processed`, not `ready` or `completed`: a checkpoint written when a batch fails must repeat that batch,
+        # one written at the end of a batch must not.
+        total = self.trainer.fit_loop.epoch_loop.batch_progress.total
+        return total.processed  # type: ignore[attr-defined]  # declared as its base class
 
     def _part(self, split: Split) -> _Part:
         if split not in self._parts:
@@ -181,19 +186,18 @@ class CharDataModule(LightningDataModule):
             if self.vocabulary is None:
                 train = lines if split == "train" else self.corpus.lines("train")
                 self.vocabulary = Vocabulary.from_lines(train)
-            self._parts[split] = self._encode(split, lines)
+            self._parts[split] = self._encode(split, lines, self.vocabulary)
         return self._parts[split]
 
-    def _encode(self, split: Split, lines: list[str]) -> _Part:
+    def _encode(self, split: Split, lines: list[str], vocabulary: Vocabulary) -> _Part:
         limit = self.max_length
         kept = [(i, line) for i, line in enumerate(lines) if limit is None or len(line) < limit]
         self._check_lengths(split, kept)
-        vocabulary = self.vocabulary
         encoded = [
             vocabulary.encode(line, unknown=self.unknown, where=self.corpus.source(split, i)) for i, line in kept
         ]
         replaced = sum(vocabulary.count_unknown(line) for _, line in kept)
-        return _Part(Sentences(encoded), len(lines), replaced)
+        return _Part(Sentences(encoded), len(lines), replaced, vocabulary.end_id)
 
     def _check_lengths(self, split: Split, kept: list[tuple[int, str]]) -> None:
         source = self.corpus.source(split)
@@ -230,7 +234,7 @@ class CharDataModule(LightningDataModule):
             part.sentences,
             batch_sampler=self._sampler(split),
             position=self._position if split == "train" else _nowhere,
-            collate_fn=partial(collate, end_id=self.vocabulary.end_id),
+            collate_fn=partial(collate, end_id=part.end_id),
             num_workers=self.num_workers,
             pin_memory=on_gpu,
             # Fresh workers each epoch hold no state from the last one; forking them takes milliseconds.

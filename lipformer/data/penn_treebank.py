@@ -29,6 +29,7 @@ _FACTS: dict[str, _Facts] = {
     "test": _Facts(3_761, 442_423, "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0"),
 }
 _HUB_ID = "ptb-text-only/ptb_text_only"
+_HUB_REVISION = "refs/convert/parquet"  # the branch of tables; the dataset's own branch is a script, no longer run
 _HUB_SPLIT = {"train": "train", "valid": "validation", "test": "test"}
 _VARIABLE = "LIPFORMER_PTB_DIR"
 _LANDING = Path("data/ptb")
@@ -99,17 +100,26 @@ class PennTreebank:
         try:
             if not self.download:
                 raise FileNotFoundError("data.download=false")
-            # Only here: the import takes seconds, and whoever has the files needs neither it nor a network.
-            from datasets import load_dataset
-
-            return load_dataset(_HUB_ID, revision="refs/convert/parquet", split=_HUB_SPLIT[split])["sentence"][:]
+            return _load_from_hub(split)
         except Exception as error:  # the hub, its cache and the network fail in many ways, all answered alike
             variable = os.environ.get(_VARIABLE, "not set")
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise DataError(
-                f"ptb {split}: no {_either_file(split)} in ${_VARIABLE} ({variable}) or {_LANDING.absolute()}, and none "
-                f"from Hugging Face {_HUB_ID} ({reason}); {_remedy(str(_LANDING))}, or set data.dir"
+                f"ptb {split}: no {_either_file(split)} in ${_VARIABLE} ({variable}) or {_LANDING.absolute()}, "
+                f"and none from Hugging Face {_HUB_ID} ({reason}); {_remedy(str(_LANDING))}, or set data.dir"
             ) from error
+
+
+def _load_from_hub(split: Split) -> list[str]:
+    # Imported only here: it takes seconds, and whoever has the files needs neither these packages nor a network.
+    from huggingface_hub import HfApi, constants
+
+    if not constants.HF_HUB_OFFLINE:
+        # One question without retries; load_dataset alone tries for half a minute where there is no network.
+        HfApi().dataset_info(_HUB_ID, revision=_HUB_REVISION, timeout=10)
+    from datasets import load_dataset
+
+    return load_dataset(_HUB_ID, revision=_HUB_REVISION, split=_HUB_SPLIT[split])["sentence"][:]
 
 
 def _file_names(split: str) -> tuple[str, str]:
@@ -129,8 +139,8 @@ def _join_symbols(line: str, where: str) -> str:
     symbols = line.split()
     if (longest := max(symbols, key=len, default="")) and len(longest) > 1:
         raise DataError(
-            f"{where}: {longest!r} is no single character, but a ptb.char file has a space after each; a file of words is "
-            "to be called ptb.<split>.txt"
+            f"{where}: {longest!r} is no single character, but a ptb.char file has a space after each; "
+            "a file of words is to be called ptb.<split>.txt"
         )
     return "".join(" " if symbol == "_" else symbol for symbol in symbols)
 

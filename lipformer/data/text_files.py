@@ -37,25 +37,28 @@ class TextFiles:
         test: str | None = None,
         split: Sequence[float] = (0.9, 0.05, 0.05),
     ):
-        self.split = tuple(float(share) for share in split)
+        try:
+            self.split = tuple(float(share) for share in split)
+        except (TypeError, ValueError):
+            self.split = ()
         if len(self.split) != 3 or min(self.split) < 0 or not math.isclose(sum(self.split), 1, abs_tol=1e-6):
             raise DataError(
-                f"data.split={list(self.split)}: expected three shares (train, valid, test) that add up to 1, "
+                f"data.split={split}: expected three shares (train, valid, test) that add up to 1, "
                 "e.g. [0.9,0.05,0.05]"
             )
-        self.files = {"train": train, "valid": valid, "test": test}
+        self.train, self.valid, self.test = train, valid, test
         self._numbers: dict[str, list[int]] = {}  # split -> for each of its lines, its number in the file
         self._blank: dict[str, int] = {}  # split -> blank lines of its file
 
     @property
     def _one_file(self) -> bool:
-        return self.files["valid"] is None and self.files["test"] is None
+        return self.valid is None and self.test is None
 
     @property
     def name(self) -> str:
         """The training file's name, with the shares where it is cut: ``text_files (notes.txt 0.9/0.05/0.05)``."""
         cut = f" {'/'.join(f'{share:g}' for share in self.split)}" if self._one_file else ""
-        return f"text_files ({Path(self.files['train']).name}{cut})"
+        return f"text_files ({Path(self.train).name}{cut})"
 
     def lines(self, split: Split) -> list[str]:
         """Return the stripped non-blank lines of a split.
@@ -83,11 +86,11 @@ class TextFiles:
         return "data.train" if self._one_file else f"data.{split}"
 
     def _path(self, split: Split) -> Path:
-        file = self.files["train" if self._one_file else split]
+        file = self.train if self._one_file else getattr(self, split)
         if file is None:
             raise DataError(
-                f"data.{split} is missing: name a text file for it, or leave out both data.valid and data.test to have "
-                "data.train cut by data.split"
+                f"data.{split} is missing: name a text file for it, or leave out both data.valid and data.test "
+                "to have data.train cut by data.split"
             )
         return Path(file)
 
@@ -96,7 +99,7 @@ class TextFiles:
         start, stop = (round(len(lines) * math.fsum(self.split[:end])) for end in (part, part + 1))
         if start == stop:
             raise DataError(
-                f"{self._path(split)}: data.split gives {self.split[part]:g} of its {len(lines):,} lines, which is none, "
-                f"to {split}; raise that share, or give data.{split} a file of its own"
+                f"{self._path(split)}: the share {self.split[part]:g} of its {len(lines):,} lines leaves none for "
+                f"{split}; raise it in data.split, or give data.{split} a file of its own"
             )
         return lines[start:stop]

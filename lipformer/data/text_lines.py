@@ -34,8 +34,8 @@ def read_lines(path: Path, key: str) -> list[str]:
     except UnicodeDecodeError as error:
         offset = start + error.start
         raise DataError(
-            f"{path} is not UTF-8: byte 0x{raw[offset]:02X} at offset {offset} (line {_line_of(raw, offset)}); convert "
-            "it, e.g. by `iconv -f LATIN1 -t UTF-8`"
+            f"{path} is not UTF-8: byte 0x{raw[offset]:02X} at offset {offset} (line {_line_of(raw, offset)}); "
+            "convert it, e.g. by `iconv -f LATIN1 -t UTF-8`"
         ) from None
     if (offset := raw.find(b"\0")) >= 0:
         raise DataError(
