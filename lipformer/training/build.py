@@ -80,10 +80,10 @@ def build_corpus(data: Mapping[str, Any]) -> Any:
 
 
 def check_targets(config: Mapping[str, Any], allow: Sequence[str], where: str) -> None:
-    """Refuse a configuration from a file that names anything but a known kind of module or corpus.
+    """Refuse a configuration from a file that names anything but a module of a model or a corpus.
 
-    A prefix alone does not do: ``lipformer.x.os.system`` begins well too. So what the name leads to must itself be a
-    class *defined* in an allowed package; and the package is imported only once its name has been allowed.
+    A prefix alone does not do: ``lipformer.x.os.system`` begins well too. So what the name leads to must itself
+    be a class *defined* in an allowed package; and the package is imported only once its name has been allowed.
 
     Args:
         config: the plain configuration found in a checkpoint.
@@ -91,7 +91,7 @@ def check_targets(config: Mapping[str, Any], allow: Sequence[str], where: str) -
         where: the file, for messages.
 
     Raises:
-        CheckpointError: a target is not allowed.
+        CheckpointError: a target is not allowed, or cannot be imported.
     """
     trusted = ("lipformer", "torch.nn", *allow)
 
@@ -100,13 +100,29 @@ def check_targets(config: Mapping[str, Any], allow: Sequence[str], where: str) -
 
     for group in (*MODEL_GROUPS, "data"):
         target = config[group]["_target_"]
-        refusal = CheckpointError(
-            f"{where}: {group} names {target!r}, which is outside the trusted packages; if you trust it, add its "
-            f"package: allow_targets=[{str(target).split('.')[0]}]"
-        )
         if not isinstance(target, str) or not inside(target):
-            raise refusal
-        found = locate(target, group)
-        is_module = inspect.isclass(found) and (issubclass(found, nn.Module) if group in MODEL_GROUPS else True)
-        if not is_module or not inside(found.__module__):
-            raise refusal
+            raise CheckpointError(
+                f"{where}: {group} names {target!r}, which is outside the trusted packages; if you trust it, add "
+                f"its package: allow_targets=[{str(target).split('.')[0]}]"
+            )
+        try:
+            found = locate(target, group)
+        except UsageError as error:
+            raise CheckpointError(f"{where}: {error}") from error
+        is_right_kind = is_module if group in MODEL_GROUPS else is_corpus
+        if not is_right_kind(found) or not inside(found.__module__):
+            kind = "module" if group in MODEL_GROUPS else "corpus"
+            raise CheckpointError(
+                f"{where}: {group} names {target!r}, which is no {kind} class of the trusted packages; the file "
+                "was altered"
+            )
+
+
+def is_module(found: Any) -> bool:
+    """Whether an imported object can be a part of a model."""
+    return inspect.isclass(found) and issubclass(found, nn.Module)
+
+
+def is_corpus(found: Any) -> bool:
+    """Whether an imported object is a class with the methods of a `Corpus`."""
+    return inspect.isclass(found) and all(callable(getattr(found, method, None)) for method in ("lines", "source"))

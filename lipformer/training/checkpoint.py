@@ -1,7 +1,8 @@
 """Checkpoints: found, read without running code from them, and turned back into a model."""
 
-import pickle
 import platform
+import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 
 import lipformer
 from lipformer.data.vocabulary import Vocabulary
-from lipformer.errors import CheckpointError
+from lipformer.errors import CheckpointError, LipformerError
 from lipformer.model import CharTransformer
 from lipformer.training.build import build_model, check_targets
 
@@ -40,7 +41,11 @@ class Run:
 
 def checkpoint_extras(config: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
     """Return what a checkpoint holds beside the weights, in containers that load without running code."""
-    versions = {"lipformer": lipformer.__version__, "torch": str(torch.__version__), "python": platform.python_version()}
+    versions = {
+        "lipformer": lipformer.__version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+    }
     versions["pytorch_lightning"] = pl.__version__
     return {"format": FORMAT, "config": dict(config), "vocabulary": vocabulary.to_plain(), "versions": versions}
 
@@ -74,20 +79,32 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint with the unpickler that builds nothing but tensors and plain containers.
 
     Raises:
-        CheckpointError: the file is truncated, holds code, or was not written by lipformer.
+        CheckpointError: the file cannot be read, is truncated, holds code, or was not written by lipformer.
     """
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        what = str(error).split("GLOBAL ")[-1].split(" ")[0] if "GLOBAL" in str(error) else "objects"
-        raise CheckpointError(f"{path}: it holds code ({what}) and is not loaded; use a checkpoint of lipformer") from error
-    except (RuntimeError, EOFError, ValueError, KeyError, OSError, AttributeError) as error:
-        raise CheckpointError(f"{path}: not a whole checkpoint (truncated or another kind of file)") from error
+    except PermissionError as error:
+        raise CheckpointError(f"{path}: {error.strerror}; make the file readable") from error
+    except (
+        Exception
+    ) as error:  # damaged bytes raise all sorts: UnpicklingError, RuntimeError, KeyError, IndexError, ...
+        if code := re.search(r"GLOBAL (\S+)", str(error)):
+            raise CheckpointError(
+                f"{path}: it holds code ({code.group(1)}) and is not loaded; use a checkpoint of lipformer"
+            ) from error
+        raise CheckpointError(
+            f"{path}: not a whole checkpoint (truncated, or another kind of file); use another file of the run"
+        ) from error
     extras = checkpoint.get("lipformer") if isinstance(checkpoint, dict) else None
     if not isinstance(extras, dict) or not {"format", "config", "vocabulary"} <= extras.keys():
-        raise CheckpointError(f"{path}: not a checkpoint of lipformer (it lacks the configuration and vocabulary)")
+        raise CheckpointError(
+            f"{path}: not a checkpoint of lipformer (it lacks the configuration and vocabulary); use one that "
+            "train.py wrote"
+        )
     if extras["format"] != FORMAT:
-        raise CheckpointError(f"{path}: format {extras['format']}; this version of lipformer reads format {FORMAT}")
+        raise CheckpointError(
+            f"{path}: format {extras['format']}; this version of lipformer reads format {FORMAT}"
+        )
     return checkpoint
 
 
@@ -109,14 +126,24 @@ def load_run(path: str | Path, *, which: str = "best", allow_targets: Sequence[s
     checkpoint = read_checkpoint(path)
     extras = checkpoint["lipformer"]
     try:
-        config = extras["config"]
+        config, step = extras["config"], checkpoint["global_step"]
         check_targets(config, allow_targets, str(path))
         vocabulary = Vocabulary.from_plain(extras["vocabulary"])
         model = build_model(config, len(vocabulary))
         prefix = "model."
         state = checkpoint["state_dict"].items()
         model.load_state_dict({name.removeprefix(prefix): t for name, t in state if name.startswith(prefix)})
-    except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-        first_line = str(error).splitlines()[0]
-        raise CheckpointError(f"{path}: its weights and its configuration do not fit ({first_line})") from error
-    return Run(model.eval(), vocabulary, config, path, checkpoint["global_step"])
+    except CheckpointError:
+        raise
+    except (LipformerError, LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(
+            f"{path}: its parts do not fit together ({_reason(error)}); it was altered, or written by another "
+            "version"
+        ) from error
+    return Run(model.eval(), vocabulary, config, path, step)
+
+
+def _reason(error: Exception) -> str:
+    """Return an error's message in one short line; torch's begins with a headline that says nothing."""
+    lines = [line.strip() for line in str(error).splitlines() if not line.endswith(":")]
+    return textwrap.shorten(" ".join(lines), 200, placeholder=" ...") or type(error).__name__

@@ -1,0 +1,222 @@
+"""A trained model measured on a split of its corpus, from its checkpoint alone, and sentences that it writes."""
+
+import json
+import logging
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+from torch import nn
+
+from lipformer.config import EvaluateConfig
+from lipformer.data.collate import Batch
+from lipformer.data.corpus import Corpus, Split
+from lipformer.data.datamodule import CharDataModule
+from lipformer.errors import CheckpointError, DataError, UsageError
+from lipformer.generate import sample
+from lipformer.run_folder import write_metrics
+from lipformer.training.build import LOADER_KEYS, build_corpus
+from lipformer.training.checkpoint import Run, load_run
+from lipformer.training.metrics import NatsPerChar, bits, sum_nats
+
+log = logging.getLogger(__name__)
+
+METRIC_PREFIX: dict[str, str] = {"valid": "val", "test": "test"}
+"""Split -> first part of its metrics' names, the same in training and here."""
+
+
+def run_evaluation(settings: EvaluateConfig, folder: Path) -> None:
+    """Measure a run on a split, print the figures, and leave them in `folder`.
+
+    ``metrics.json`` holds ``<prefix>/nats_per_char``, ``<prefix>/bits_per_char`` and ``<prefix>/tokens`` (prefix
+    ``val`` or ``test``) and what they are figures of; ``samples.json`` the sentences, where some were asked for.
+    The run is computed with in float32 and its folder only read.
+
+    Args:
+        settings: the validated configuration.
+        folder: of this evaluation.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or it is truncated, unsafe or inconsistent; it predicts nan.
+        DataError: the split cannot be read, or holds a line longer than the model reads.
+        UsageError: an option of `settings` does not fit the run or the machine.
+    """
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    device = choose_device(settings.accelerator)
+    run = load_run(settings.checkpoint, which=settings.which, allow_targets=settings.allow_targets)
+    run.model.to(device)
+    data = open_split(run, settings)
+    log.info("evaluating %s on %s", run.path, data.protocol(settings.split))
+
+    sentences: list[str] = []
+    generate = asdict(settings.generate)
+    if (
+        settings.generate.samples
+    ):  # before the long part, so that a prompt the model cannot read is refused at once
+        sentences = sample(run.model, run.vocabulary, **generate)
+    split, loader = settings.split, data.val_dataloader() if settings.split == "valid" else data.test_dataloader()
+    measured = measure(run.model, loader, device=device, show_progress=sys.stdout.isatty())
+    nats, tokens = float(measured.compute()), int(measured.tokens)
+    if not math.isfinite(nats):
+        raise CheckpointError(f"{run.path}: the model predicts {nats} nats, its training diverged; use which=best")
+
+    prefix = METRIC_PREFIX[split]
+    metrics = {
+        f"{prefix}/nats_per_char": nats,
+        f"{prefix}/bits_per_char": bits(nats),
+        f"{prefix}/tokens": tokens,
+        "protocol": data.protocol(split),
+        "max_length": data.max_length,
+        "softmax_size": len(run.vocabulary),
+        "parameters": sum(p.numel() for p in run.model.parameters()),
+        "checkpoint": str(run.path),
+        "step": run.step,
+    }
+    write_metrics(folder, metrics)
+    # In a file or a pipe, lines are as long as they need to be: a folded path cannot be searched for.
+    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    console.print(figures_table(run, split, metrics))
+    if sentences:
+        samples = {**generate, "sentences": sentences}
+        (folder / "samples.json").write_text(
+            json.dumps(samples, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
+        console.print("\nSentences")
+        for number, sentence in enumerate(sentences, start=1):
+            console.print(Text(f"{number:>{len(str(len(sentences)))}}  {sentence}"), soft_wrap=True)
+    log.info("figures: %s", folder / "metrics.json")
+
+
+def open_split(run: Run, settings: EvaluateConfig) -> CharDataModule:
+    """Read a split of the run's corpus with the run's vocabulary; the training split is not read.
+
+    Args:
+        run: its configuration names the corpus and the limit that ``max_length=training`` means.
+        settings: the split, and what differs from the training run.
+
+    Raises:
+        DataError: the split cannot be read, or holds a line longer than the model reads.
+        UsageError: ``settings.data`` has an option that the corpus does not take.
+    """
+    options = {**run.config["data"], **_changes(settings.data, run.config["data"])}
+    corpus = build_corpus(options)
+    max_length = options["max_length"] if settings.max_length == "training" else settings.max_length
+    split: Split = settings.split
+    longest = _check_lengths(corpus, split, max_length, run.model.longest_input)
+    data = CharDataModule(
+        corpus,
+        context=sys.maxsize,  # checked above, as the remedy is another than in training
+        max_length=max_length,
+        unknown=options["unknown"],
+        batch_tokens=max(settings.batch_tokens, longest),  # a batch holds at least one line
+        num_workers=0,
+        seed=0,
+        vocabulary=run.vocabulary,
+    )
+    data.setup({"valid": "validate", "test": "test"}[split])
+    return data
+
+
+@torch.no_grad()
+def measure(
+    model: nn.Module, batches: Iterable[Batch], *, device: torch.device, show_progress: bool = False
+) -> NatsPerChar:
+    """Sum the nats and count the tokens of all batches; how the lines are batched changes rounding only.
+
+    Args:
+        model: in eval mode, on `device`.
+        batches: of sized iterables such as a loader the number is shown.
+        device: where the model is.
+        show_progress: draw a bar in the terminal.
+    """
+    total = NatsPerChar().to(device)
+    with Progress(transient=True) if show_progress else nullcontext() as progress:
+        for batch in progress.track(batches, description="evaluating") if progress else batches:
+            total.update(*sum_nats(model(batch.inputs.to(device)), batch.targets.to(device)))
+    return total
+
+
+def choose_device(accelerator: str) -> torch.device:
+    """Return the device that ``auto``, ``cpu`` or ``gpu`` means here.
+
+    Raises:
+        UsageError: ``gpu`` on a machine without one.
+    """
+    available = torch.cuda.is_available()
+    if accelerator == "gpu" and not available:
+        raise UsageError(
+            "accelerator=gpu: torch finds no CUDA device here; use accelerator=cpu, or install torch for CUDA"
+        )
+    return torch.device("cuda" if available and accelerator != "cpu" else "cpu")
+
+
+def figures_table(run: Run, split: str, metrics: Mapping[str, Any]) -> Table:
+    """Lay out what was measured and on what, one fact a row."""
+    prefix = METRIC_PREFIX[split]
+    attention = dict(run.config["attention"])
+    kind = attention.pop("_target_").rpartition(".")[2]
+    options = ", ".join(f"{name}={value}" for name, value in attention.items() if name != "_partial_")
+    table = Table(title=f"Evaluation on {split}", show_header=False)
+    table.add_column("what", no_wrap=True)
+    table.add_column("value", overflow="fold")
+    for what, value in {
+        "run": run.config["name"],
+        "checkpoint": str(run.path),
+        "step": f"{run.step:,}",
+        "attention": f"{kind} ({options})",
+        "parameters": f"{metrics['parameters']:,}",
+        "protocol": metrics["protocol"],
+        "tokens": f"{metrics[f'{prefix}/tokens']:,}",
+        "softmax size": str(metrics["softmax_size"]),
+        "nats/char": f"{metrics[f'{prefix}/nats_per_char']:.4f}",
+        "bits/char": f"{metrics[f'{prefix}/bits_per_char']:.4f}",
+    }.items():
+        table.add_row(what, Text(value))
+    return table
+
+
+WIDE = 10_000
+
+
+def _changes(changed: Mapping[str, Any], trained: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data options to change (not null), all of them options that the run's corpus has."""
+    known = [
+        name for name in trained if not name.startswith("_") and (name not in LOADER_KEYS or name == "unknown")
+    ]
+    changed = {name: value for name, value in changed.items() if value is not None}
+    for name in changed:
+        if name in ("max_length", "batch_tokens"):
+            raise UsageError(f"data.{name}: here it is {name}, without data.")
+        if name not in known:
+            raise UsageError(f"data.{name}: the run's corpus has no such option; it has {', '.join(known)}")
+    return changed
+
+
+def _check_lengths(corpus: Corpus, split: Split, max_length: int | None, limit: int | None) -> int:
+    """Return the tokens of the longest line of at most `max_length`; refuse a line longer than `limit`."""
+    longest = 0
+    for i, line in enumerate(corpus.lines(split)):
+        tokens = len(line) + 1
+        if max_length is not None and tokens > max_length:
+            continue
+        if limit is not None and tokens > limit:
+            raise DataError(
+                f"{split}, {corpus.source(split, i)}: {tokens} tokens, the end symbol counted, but the model reads "
+                f"at most {limit}; leave such lines out with max_length={limit} (another protocol)"
+            )
+        longest = max(longest, tokens)
+    if not longest:
+        raise DataError(
+            f"max_length={max_length}: no line of {split}, {corpus.source(split)}, is that short; raise it"
+        )
+    return longest
