@@ -15,7 +15,7 @@ from lipformer.data.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from lipformer.data.bucketing import TokenBudgetBatchSampler
-    from lipformer.data.collate import IGNORE, Batch, collate
+    from lipformer.data.collate import IGNORE, Batch
     from lipformer.data.sentences import Sentences
 
 __all__ = [
@@ -29,13 +29,11 @@ __all__ = [
     "TextFiles",
     "TokenBudgetBatchSampler",
     "Vocabulary",
-    "collate",
 ]
 
 _NEED_TORCH = {
     "IGNORE": "collate",
     "Batch": "collate",
-    "collate": "collate",
     "Sentences": "sentences",
     "TokenBudgetBatchSampler": "bucketing",
 }
