@@ -21,8 +21,10 @@ log = logging.getLogger(__name__)
 
 # What $WANDB_MODE may be; dryrun and run are wandb's old names.
 MODES = {"online": "online", "offline": "offline", "disabled": "disabled", "dryrun": "offline", "run": "online"}
+LOCAL_TIMEOUT = 90.0  # seconds for wandb's own process to start, on a busy machine too
 LONGEST_NAME, LONGEST_TAG = 128, 64  # characters that wandb takes
 NOT_THE_MODEL = ("logger", "trainer")  # overrides that say where and how to run, not what
+STEP = "trainer/global_step"  # the base class logs it with every metric; wandb's own step counts calls of log
 BEST_IS_LOWEST = ("val/nats_per_char", "val/bits_per_char")
 
 
@@ -127,11 +129,10 @@ class WandbRunLogger(WandbLogger):
         if self._experiment is None:
             self._hooks = sys.exit, sys.excepthook  # wandb replaces both and never puts them back
             self._experiment = self._begin()
-            for metric in ("*", *BEST_IS_LOWEST):
-                summary = "min" if metric in BEST_IS_LOWEST else None
-                self._experiment.define_metric(
-                    metric, step_metric="trainer/global_step", step_sync=True, summary=summary
-                )
+            self._experiment.define_metric(STEP)
+            self._experiment.define_metric("*", step_metric=STEP, step_sync=True)
+            for metric in BEST_IS_LOWEST:
+                self._experiment.define_metric(metric, step_metric=STEP, step_sync=True, summary="min")
         return self._experiment
 
     def _begin(self) -> Any:
@@ -167,7 +168,7 @@ class WandbRunLogger(WandbLogger):
             settings=wandb.Settings(
                 silent=True,  # its messages would break into the progress bar; ours say where the run is
                 console="off",  # train.log has the output, and capture would record every frame of the bar
-                init_timeout=self._init_timeout,
+                init_timeout=self._init_timeout if self._online else LOCAL_TIMEOUT,
                 finish_timeout=self._finish_timeout,
                 finish_timeout_raises=True,
             ),

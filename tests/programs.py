@@ -1,0 +1,71 @@
+"""train.py on a tiny text and model: in this process, or in another to send signals to."""
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lipformer import cli
+
+ROOT = Path(__file__).parents[1]
+TINY = (
+    "data=text_files",
+    "attention=dot_product",
+    "depth=1",
+    "width=16",
+    "heads=2",
+    "context=64",
+    "trainer=cpu",
+    "trainer.threads=1",
+    "trainer.max_steps=3",
+    "trainer.val_every_steps=3",
+    "trainer.log_every_steps=1",
+)
+
+
+def write_text(path: Path, lines: int = 100) -> Path:
+    """Write lines of a few English words each."""
+    words = ("the", "cat", "and", "a", "dog", "sat", "on", "some", "mat", "then", "ran", "over", "hills")
+    chance = random.Random(0)
+    path.write_text("".join(" ".join(chance.choices(words, k=chance.randint(3, 9))) + "\n" for _ in range(lines)))
+    return path
+
+
+def _argv(arguments: tuple[object, ...]) -> list[str]:
+    typed = [*TINY, *map(str, arguments)]
+    return sorted(typed, key=lambda argument: not argument.startswith("-"))  # Hydra wants its flags first
+
+
+def train(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """Run train.py with `TINY` and `arguments` in this process; return its exit code."""
+    monkeypatch.setenv(cli.FULL_ERROR, "0")  # the program sets it, and pytest is to put it back
+    monkeypatch.setattr(sys, "argv", ["train.py", *_argv(arguments)])
+    with pytest.raises(SystemExit) as exit_:
+        cli.train()
+    return exit_.value.code
+
+
+def start_train(*arguments: object, folder: Path, **environment: str) -> subprocess.Popen:
+    """Start train.py with `TINY` and `arguments` in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), *_argv(arguments)],
+        cwd=folder,
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for(path: Path, process: subprocess.Popen, seconds: float = 120) -> None:
+    """Wait until `process` has made `path`."""
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, f"{path} did not come"
+        time.sleep(0.05)

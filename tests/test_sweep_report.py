@@ -1,0 +1,135 @@
+"""A sweep goes on after a job that fails, keeps its jobs apart, and ends with a table and an exit code."""
+
+import csv
+import random
+from types import SimpleNamespace
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from programs import train, write_text
+from rich.console import Console
+from wandb_record import read_runs
+
+from lipformer.run_folder import Outcome, read_outcome
+from lipformer.sweep_report import NEVER_ENDED, SweepReport, list_jobs, sweep_table
+
+FINISHED = Outcome(best=2.0)
+DIVERGED = Outcome("diverged", 3, "the loss became nan")
+FAILED = Outcome("failed", 2, "no such file")
+
+
+def write_sweep(folder, *outcomes):
+    for number, outcome in enumerate(outcomes):
+        job = folder / str(number)
+        job.mkdir(parents=True)
+        OmegaConf.save(OmegaConf.create(["depth=1", f"lr={number}"]), job / "overrides.yaml")
+        if outcome is not None:
+            outcome.write(job)
+
+
+def table_text(jobs):
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(sweep_table(jobs))
+    return capture.get()
+
+
+def test_jobs_are_listed_in_order_with_the_one_that_was_killed(tmp_path):
+    write_sweep(tmp_path, *[FINISHED] * 10, None)
+    jobs = list_jobs(tmp_path)
+    assert [name for name, _, _ in jobs] == [str(number) for number in range(11)]
+    assert jobs[10] == ("10", ["depth=1", "lr=10"], NEVER_ENDED)
+
+
+def test_table_names_what_differs_and_marks_the_best():
+    jobs = [
+        ("0", ["depth=1", "lr=1"], Outcome(best=2.5)),
+        ("1", ["depth=1", "lr=2"], Outcome(best=2.25)),
+        ("2", ["depth=1", "lr=3"], FAILED),
+        ("3", [], NEVER_ENDED),
+    ]
+    text = table_text(jobs)
+    assert "2.5000 " in text
+    assert "2.2500 *" in text
+    assert "lr=3" in text
+    assert "no such file" in text
+    assert "depth=1" not in text
+
+
+def test_table_of_one_job_names_its_overrides():
+    assert "depth=1 lr=1" in table_text([("0", ["depth=1", "lr=1"], FAILED)])
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "code"),
+    [
+        ([FINISHED, FINISHED], None),
+        ([FINISHED, DIVERGED], 3),
+        ([FINISHED, FAILED], 1),
+        ([DIVERGED, FAILED], 1),
+        ([FINISHED, None], 1),
+    ],
+)
+def test_exit_code(tmp_path, outcomes, code):
+    write_sweep(tmp_path, *outcomes)
+    config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})
+    if code is None:
+        SweepReport().on_multirun_end(config)
+    else:
+        with pytest.raises(SystemExit) as exit_:
+            SweepReport().on_multirun_end(config)
+        assert exit_.value.code == code
+
+
+def test_a_single_run_has_no_overrides_file(tmp_path):
+    config = OmegaConf.create({"hydra": {"mode": "RUN", "runtime": {"output_dir": str(tmp_path)}}})
+    SweepReport().on_job_end(config, SimpleNamespace(overrides=["lr=1"]))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_sweep_with_jobs_that_fail(monkeypatch, tmp_path, capsys):
+    """Two jobs are refused before they begin, one trains, one finds no text."""
+    monkeypatch.chdir(tmp_path)
+    write_text(tmp_path / "text")
+    assert train(monkeypatch, "-m", "width=15,16", "data.train=text,missing", "hydra.sweep.dir=sweep") == 1
+    report = capsys.readouterr()
+    assert report.err.count("error: ") == 3
+    refused, also_refused, trained, failed = (read_outcome(tmp_path / "sweep" / str(job)) for job in range(4))
+    assert "divisible by heads=2" in refused.reason
+    assert refused == also_refused
+    assert trained.status == "finished"
+    assert (failed.status, failed.exit_code) == ("failed", 2)
+    assert "data.train=missing does not exist" in failed.reason
+    assert "Traceback" in (tmp_path / "sweep" / "3" / "train.log").read_text()
+    assert all(
+        f"width={width} data.train={text}" in report.out for width in (15, 16) for text in ("text", "missing")
+    )
+    assert f"{trained.best:.4f} *" in report.out
+
+
+def test_jobs_are_kept_apart(monkeypatch, tmp_path):
+    """One process runs them all; the third has the seed of the first, and must not notice the second."""
+    monkeypatch.chdir(tmp_path)
+    write_text(tmp_path / "text")
+    threads, state = torch.get_num_threads(), random.getstate()
+    try:
+        code = train(monkeypatch, "-m", "data.train=text", "seed=5,6,5", "logger=wandb", "hydra.sweep.dir=sweep")
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(False)
+        random.setstate(state)
+    assert code == 0
+    jobs = [tmp_path / "sweep" / str(number) for number in range(3)]
+    rows = [list(csv.DictReader((job / "metrics.csv").open())) for job in jobs]
+    assert rows[0] == rows[2]
+    assert rows[0] != rows[1]
+    runs = [run for job in jobs for run in read_runs(job)]
+    assert len({run.id for run in runs}) == 3
+    assert [run.config["seed"] for run in runs] == [5, 6, 5]
+    assert [run.exit_code for run in runs] == [0, 0, 0]
+    assert {run.group for run in runs} == {"sweep"}
+    assert "seed=6" in runs[1].tags
+    for job in jobs:
+        assert (job / "train.log").read_text().count("run folder:") == 1
+        assert OmegaConf.load(job / "overrides.yaml")[-1] == "logger=wandb"
