@@ -14,9 +14,10 @@ from pathlib import Path
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from lipformer.config import conf_dir, register, to_plain, validate
+from lipformer.errors import UsageError
 from lipformer.run_folder import Outcome, claim_folder, recorded
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
@@ -34,8 +35,12 @@ def evaluate() -> None:
 
 def _train(config: DictConfig, folder: Path) -> float | None:
     settings = validate(config)
+    devices = config.trainer.devices
+    if HydraConfig.get().mode == RunMode.MULTIRUN and devices not in (1, "1") and not OmegaConf.is_list(devices):
+        # Each rank would start the whole sweep again beside this one.
+        raise UsageError(f"trainer.devices={devices} does not go with -m: sweep with trainer.devices=1")
     claim_folder(folder)
-    with recorded(folder, "train.log") as outcome:
+    with recorded(folder, "train") as outcome:
         if settings.resume is not None:
             from lipformer.training.resume import resumed_config
 
@@ -49,7 +54,7 @@ def _train(config: DictConfig, folder: Path) -> float | None:
 def _evaluate(config: DictConfig, folder: Path) -> None:
     settings = validate(config)
     claim_folder(folder)
-    with recorded(folder, "evaluate.log"):
+    with recorded(folder, "evaluate"):
         from lipformer.training.evaluate import run_evaluation
 
         run_evaluation(settings, folder)

@@ -8,9 +8,9 @@ is taken as it is: its class checks its own arguments.
 
 import math
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
@@ -110,7 +110,7 @@ class DataConfig:
     """Loader options that every corpus shares."""
 
     _target_: str = MISSING
-    max_length: Optional[int] = MISSING
+    max_length: int | None = MISSING
     unknown: str = MISSING
     batch_tokens: int = MISSING
     num_workers: int = MISSING
@@ -127,7 +127,7 @@ class DataConfig:
 class PennTreebankConfig(DataConfig):
     """Options of `ptb`."""
 
-    dir: Optional[str] = MISSING
+    dir: str | None = MISSING
     download: bool = MISSING
     verify: bool = MISSING
 
@@ -137,8 +137,8 @@ class TextFilesConfig(DataConfig):
     """Options of `text_files`."""
 
     train: str = MISSING
-    valid: Optional[str] = MISSING
-    test: Optional[str] = MISSING
+    valid: str | None = MISSING
+    test: str | None = MISSING
     split: Any = MISSING
 
 
@@ -192,10 +192,10 @@ class TrainerConfig:
     accelerator: str = MISSING
     devices: Any = MISSING
     precision: str = MISSING
-    threads: Optional[int] = MISSING
+    threads: int | None = MISSING
     max_steps: int = MISSING
     max_epochs: int = MISSING
-    gradient_clip: Optional[float] = MISSING
+    gradient_clip: float | None = MISSING
     val_every_steps: int = MISSING
     log_every_steps: int = MISSING
     deterministic: bool = MISSING
@@ -230,7 +230,7 @@ class WandbConfig(LoggerConfig):
     """Options of `wandb`."""
 
     project: str = MISSING
-    entity: Optional[str] = MISSING
+    entity: str | None = MISSING
     mode: str = MISSING
     init_timeout: float = MISSING
     finish_timeout: float = MISSING
@@ -257,7 +257,7 @@ class TrainConfig:
     dropout: float = MISSING
     lr: float = MISSING
     seed: int = MISSING
-    resume: Optional[str] = MISSING
+    resume: str | None = MISSING
     attention: Any = MISSING
     norm: Any = MISSING
     residual: Any = MISSING
@@ -285,10 +285,10 @@ class GenerateConfig:
     samples: int = MISSING
     prompt: str = MISSING
     temperature: float = MISSING
-    top_k: Optional[int] = MISSING
-    top_p: Optional[float] = MISSING
+    top_k: int | None = MISSING
+    top_p: float | None = MISSING
     seed: int = MISSING
-    max_chars: Optional[int] = MISSING
+    max_chars: int | None = MISSING
 
     def __post_init__(self) -> None:
         _require(self.samples >= 0, "generate.samples", self.samples, "zero or more")
@@ -311,7 +311,7 @@ class EvaluateConfig:
     max_length: Any = MISSING
     batch_tokens: int = MISSING
     accelerator: str = MISSING
-    threads: Optional[int] = MISSING
+    threads: int | None = MISSING
     data: dict[str, Any] = MISSING
     generate: GenerateConfig = MISSING
     allow_targets: list[str] = MISSING
@@ -376,10 +376,26 @@ def validate(config: DictConfig) -> Any:
     Raises:
         UsageError: a mandatory value is missing, or a value is out of its range.
     """
+    _refuse_unknown_keys(config, "")
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
         raise UsageError(f"{missing[0]} is not set: give {missing[0]}=<value>")
     return OmegaConf.to_object(config)
+
+
+def _refuse_unknown_keys(node: DictConfig, prefix: str) -> None:
+    """Hydra's ``+key=value`` adds to a typed node what its schema does not know, and nothing would ever read it."""
+    schema = OmegaConf.get_type(node)
+    known = [field.name for field in fields(schema)] if is_dataclass(schema) else list(node)
+    for key in node:
+        if key not in known:
+            from lipformer.usage import suggest
+
+            names = [prefix + name for name in known]
+            raise UsageError(f"unknown key {prefix}{key}{suggest(f'{prefix}{key}', names)}")
+        child = node._get_node(key)
+        if isinstance(child, DictConfig) and not child._is_none() and not child._is_missing():
+            _refuse_unknown_keys(child, f"{prefix}{key}.")
 
 
 def to_plain(config: DictConfig) -> dict[str, Any]:

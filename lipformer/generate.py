@@ -102,9 +102,7 @@ def next_symbol_probabilities(
     if not temperature >= 0:
         raise ValueError(f"temperature={temperature}: it must be zero or more")
     if not torch.isfinite(logits).all():
-        raise UsageError(
-            "the model's predictions are not finite, so there is nothing to draw: its training diverged"
-        )
+        raise UsageError("the model's predictions are not finite, so there is nothing to draw: its training diverged")
     logits = logits.double()
     # Relative to the largest, which then stays 0 however small the temperature is.
     logits = logits - logits.amax(-1, keepdim=True)
@@ -127,7 +125,7 @@ def keep_top_k(probabilities: Float[Tensor, "B V"], k: int) -> Float[Tensor, "B 
     """
     if k < 1:
         raise ValueError(f"top_k={k}: it must be at least 1")
-    order = probabilities.argsort(-1, descending=True, stable=True)
+    order = probabilities.argsort(dim=-1, descending=True, stable=True)
     return _keep(probabilities, order, torch.arange(probabilities.shape[-1], device=order.device) < k)
 
 
@@ -143,7 +141,7 @@ def keep_top_p(probabilities: Float[Tensor, "B V"], p: float) -> Float[Tensor, "
         raise ValueError(f"top_p={p}: it must be above 0 and at most 1")
     if p == 1:
         return probabilities  # a sum rounded up to 1 would cut the least likely symbols off
-    ordered, order = probabilities.sort(-1, descending=True, stable=True)
+    ordered, order = probabilities.sort(dim=-1, descending=True, stable=True)
     likelier = nn.functional.pad(ordered.cumsum(-1)[..., :-1], (1, 0))
     return _keep(probabilities, order, likelier < p)
 
@@ -189,9 +187,7 @@ def _encode_prompt(prompt: str, vocabulary: Vocabulary, longest: int) -> list[in
                 f"the training text; use {''.join(vocabulary.characters)!r} only"
             )
     if len(prompt) > longest:
-        raise UsageError(
-            f"the prompt has {len(prompt)} characters, more than the {longest} of a sentence: shorten it"
-        )
+        raise UsageError(f"the prompt has {len(prompt)} characters, more than the {longest} of a sentence: shorten it")
     return vocabulary.encode(prompt)
 
 

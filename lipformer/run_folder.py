@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import math
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -68,32 +69,43 @@ def read_outcome(folder: Path) -> Outcome | None:
         return None
 
 
+def local_rank() -> int:
+    """Return this process's number among those of a distributed run on this machine; 0 where there is one.
+
+    Lightning starts the others by the command line of the first, in the same folder: they leave it alone.
+    """
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
 def claim_folder(folder: Path) -> None:
     """Make `folder` the home of one run.
 
     Raises:
         UsageError: it holds something already; a run never writes over another.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
+    if local_rank() == 0 and any(folder.iterdir()):
         raise UsageError(f"the run folder {folder} is not empty: choose another with hydra.run.dir=<folder>")
 
 
 def write_metrics(folder: Path, metrics: dict[str, Any]) -> None:
-    """Write ``metrics.json``: flat names, one value each."""
-    (folder / "metrics.json").write_text(json.dumps(metrics, indent=2) + "\n")
+    """Write ``metrics.json``: flat names, one value each; null for what is not finite, which JSON cannot say."""
+    if local_rank() == 0:
+        finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in metrics.items()}
+        (folder / "metrics.json").write_text(json.dumps(finite, indent=2) + "\n")
 
 
 @contextlib.contextmanager
 def recorded(folder: Path, name: str) -> Iterator[Outcome]:
-    """Log the job into ``<folder>/<name>``, its traceback too, and close the folder with ``status.json``.
+    """Log the job into ``<folder>/<name>.log``, its traceback too, and close the folder with ``status.json``.
 
     Everything logged goes to the file; lipformer's own lines go to the terminal as well.
     """
     root = logging.getLogger()
-    file = logging.FileHandler(folder / name, encoding="utf-8")
+    rank = local_rank()
+    file = logging.FileHandler(folder / (f"{name}.log" if rank == 0 else f"{name}_rank{rank}.log"), encoding="utf-8")
     file.setFormatter(logging.Formatter("[%(asctime)s][%(name)s][%(levelname)s] %(message)s"))
     terminal = logging.StreamHandler(sys.stdout)
+    terminal.setLevel(logging.INFO if rank == 0 else logging.ERROR)
     terminal.addFilter(lambda record: record.name.startswith("lipformer") and not record.exc_info)
     before = root.handlers[:], root.level
     root.handlers[:] = [file, terminal]
@@ -107,7 +119,8 @@ def recorded(folder: Path, name: str) -> Iterator[Outcome]:
         log.error("the run ended as %s", outcome.status, exc_info=True)
         raise
     finally:
-        outcome.write(folder)
+        if rank == 0:
+            outcome.write(folder)
         logging.captureWarnings(False)
         root.handlers[:], root.level = before
         file.close()

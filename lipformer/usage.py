@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections.abc import Iterable
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -17,7 +18,7 @@ def explain(error: BaseException, config_name: str) -> str:
         error: what Hydra raised while it composed.
         config_name: ``train`` or ``evaluate``.
     """
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()).split(" See https://hydra.cc")[0].split(" Config search path")[0]
     cause = " ".join(str(error.__cause__).split()) if error.__cause__ is not None else ""
     if found := re.search(r"Could not override '([^']+)'", text):
         key = found.group(1)
@@ -29,11 +30,11 @@ def explain(error: BaseException, config_name: str) -> str:
     if found := re.search(r"Could not find '([^']+)/([^']+)'(?: Available options in '[^']+': (.*))?", text):
         group, choice, options = found.groups()
         names = (options or "").split()
-        return f"{group}={choice}: no such choice{_suggest(choice, names)}; {group} has {', '.join(names)}"
+        return f"{group}={choice}: no such choice{suggest(choice, names)}; {group} has {', '.join(names)}"
     if found := re.search(r"Error merging override (\S+)", text):
         return f"{found.group(1)}: {_type_error(cause, config_name)}"
-    if "mismatched input" in text or "token recognition error" in text or "extraneous input" in text:
-        return f"{text.split(' See https')[0]} (quote a value that holds = , or brackets: 'key=\"value\"')"
+    if re.search("mismatched input|token recognition error|extraneous input|no viable alternative|missing EQUAL", text):
+        return f"{text}: write key=value, and quote a value that holds = , or brackets: 'key=\"value\"'"
     return f"{text}{': ' + cause if cause and cause not in text else ''}"
 
 
@@ -44,11 +45,10 @@ def _type_error(cause: str, config_name: str) -> str:
 
 
 def _nearest(key: str, config_name: str) -> str:
-    """Suggest the known keys and groups closest to `key`."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         known = _keys(compose(config_name), "")
-    return _suggest(key, known)
+    return suggest(key, known)
 
 
 def _keys(node: DictConfig, prefix: str) -> list[str]:
@@ -61,8 +61,9 @@ def _keys(node: DictConfig, prefix: str) -> list[str]:
     return names
 
 
-def _suggest(word: str, known: list[str]) -> str:
+def suggest(word: str, known: Iterable[str]) -> str:
     """Return `` (did you mean a or b?)``, or nothing where nothing is close."""
+    known = list(known)
     near = difflib.get_close_matches(word, known, n=2, cutoff=0.6)
     leaf = {name.rpartition(".")[2]: name for name in reversed(known)}
     near += [leaf[name] for name in difflib.get_close_matches(word.rpartition(".")[2], leaf, n=1, cutoff=0.75)]

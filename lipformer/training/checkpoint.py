@@ -102,9 +102,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
             "train.py wrote"
         )
     if extras["format"] != FORMAT:
-        raise CheckpointError(
-            f"{path}: format {extras['format']}; this version of lipformer reads format {FORMAT}"
-        )
+        raise CheckpointError(f"{path}: format {extras['format']}; this version of lipformer reads format {FORMAT}")
     return checkpoint
 
 
@@ -137,8 +135,7 @@ def load_run(path: str | Path, *, which: str = "best", allow_targets: Sequence[s
         raise
     except (LipformerError, LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
         raise CheckpointError(
-            f"{path}: its parts do not fit together ({_reason(error)}); it was altered, or written by another "
-            "version"
+            f"{path}: its parts do not fit together ({_reason(error)}); it was altered, or written by another version"
         ) from error
     return Run(model.eval(), vocabulary, config, path, step)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from rich.console import Console
@@ -29,6 +29,9 @@ from lipformer.training.checkpoint import Run, load_run
 from lipformer.training.metrics import NatsPerChar, bits, sum_nats
 
 log = logging.getLogger(__name__)
+
+WIDE = 10_000
+"""Columns where the output is no terminal: as many as a line needs, since a folded path cannot be searched for."""
 
 METRIC_PREFIX: dict[str, str] = {"valid": "val", "test": "test"}
 """Split -> first part of its metrics' names, the same in training and here."""
@@ -56,15 +59,13 @@ def run_evaluation(settings: EvaluateConfig, folder: Path) -> None:
     run = load_run(settings.checkpoint, which=settings.which, allow_targets=settings.allow_targets)
     run.model.to(device)
     data = open_split(run, settings)
-    log.info("evaluating %s on %s", run.path, data.protocol(settings.split))
+    split = cast(Split, settings.split)
+    log.info("evaluating %s on %s", run.path, data.protocol(split))
 
-    sentences: list[str] = []
+    # Sampling comes before the long part, so that a prompt that the model cannot read is refused at once.
     generate = asdict(settings.generate)
-    if (
-        settings.generate.samples
-    ):  # before the long part, so that a prompt the model cannot read is refused at once
-        sentences = sample(run.model, run.vocabulary, **generate)
-    split, loader = settings.split, data.val_dataloader() if settings.split == "valid" else data.test_dataloader()
+    sentences = sample(run.model, run.vocabulary, **generate)
+    loader = data.val_dataloader() if split == "valid" else data.test_dataloader()
     measured = measure(run.model, loader, device=device, show_progress=sys.stdout.isatty())
     nats, tokens = float(measured.compute()), int(measured.tokens)
     if not math.isfinite(nats):
@@ -83,14 +84,11 @@ def run_evaluation(settings: EvaluateConfig, folder: Path) -> None:
         "step": run.step,
     }
     write_metrics(folder, metrics)
-    # In a file or a pipe, lines are as long as they need to be: a folded path cannot be searched for.
     console = Console(width=None if sys.stdout.isatty() else WIDE)
     console.print(figures_table(run, split, metrics))
     if sentences:
         samples = {**generate, "sentences": sentences}
-        (folder / "samples.json").write_text(
-            json.dumps(samples, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
+        (folder / "samples.json").write_text(json.dumps(samples, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         console.print("\nSentences")
         for number, sentence in enumerate(sentences, start=1):
             console.print(Text(f"{number:>{len(str(len(sentences)))}}  {sentence}"), soft_wrap=True)
@@ -111,7 +109,7 @@ def open_split(run: Run, settings: EvaluateConfig) -> CharDataModule:
     options = {**run.config["data"], **_changes(settings.data, run.config["data"])}
     corpus = build_corpus(options)
     max_length = options["max_length"] if settings.max_length == "training" else settings.max_length
-    split: Split = settings.split
+    split = cast(Split, settings.split)
     longest = _check_lengths(corpus, split, max_length, run.model.longest_input)
     data = CharDataModule(
         corpus,
@@ -185,14 +183,9 @@ def figures_table(run: Run, split: str, metrics: Mapping[str, Any]) -> Table:
     return table
 
 
-WIDE = 10_000
-
-
 def _changes(changed: Mapping[str, Any], trained: Mapping[str, Any]) -> dict[str, Any]:
     """Return the data options to change (not null), all of them options that the run's corpus has."""
-    known = [
-        name for name in trained if not name.startswith("_") and (name not in LOADER_KEYS or name == "unknown")
-    ]
+    known = [name for name in trained if not name.startswith("_") and (name not in LOADER_KEYS or name == "unknown")]
     changed = {name: value for name, value in changed.items() if value is not None}
     for name in changed:
         if name in ("max_length", "batch_tokens"):
@@ -211,12 +204,10 @@ def _check_lengths(corpus: Corpus, split: Split, max_length: int | None, limit: 
             continue
         if limit is not None and tokens > limit:
             raise DataError(
-                f"{split}, {corpus.source(split, i)}: {tokens} tokens, the end symbol counted, but the model reads "
-                f"at most {limit}; leave such lines out with max_length={limit} (another protocol)"
+                f"{split}, {corpus.source(split, i)}: {tokens} tokens, end symbol counted, but the model reads at "
+                f"most {limit}; leave such lines out with max_length={limit} (another protocol)"
             )
         longest = max(longest, tokens)
     if not longest:
-        raise DataError(
-            f"max_length={max_length}: no line of {split}, {corpus.source(split)}, is that short; raise it"
-        )
+        raise DataError(f"max_length={max_length}: no line of {split}, {corpus.source(split)}, is that short; raise it")
     return longest

@@ -56,11 +56,11 @@ class LanguageModule(pl.LightningModule):
         if not torch.isfinite(nats):
             raise DivergedError(f"the loss became {nats.item()} at step {self.global_step}: lower lr={self.lr:g}")
         self.train_nats.update(nats, tokens)
-        self.tokens_seen += int(tokens)
-        if self.trainer.world_size > 1:
-            # Gradients are averaged over ranks, so each rank divides by the mean count: the sum is per token.
-            return nats / self.all_gather(tokens).float().mean()
-        return nats / tokens
+        # Lightning averages gradients over ranks: times their number, divided by all their tokens, the mean is one
+        # over tokens whatever share of them each rank has.
+        all_tokens = self.trainer.strategy.reduce(tokens.clone(), reduce_op="sum")
+        self.tokens_seen += int(all_tokens)
+        return nats * self.trainer.world_size / all_tokens
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Log the gradient's norm before clipping, and stop on one that is not finite."""
@@ -69,7 +69,7 @@ class LanguageModule(pl.LightningModule):
             raise DivergedError(f"the gradient became {norm.item()} at step {self.global_step}: lower lr={self.lr:g}")
         if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:
             self.log("train/gradient_norm", norm)
-            self.log("train/nats_per_char", self.train_nats.compute().float(), prog_bar=False)
+            self.log("train/nats_per_char", self.train_nats.compute().float())
             self.log("train/lr", self.lr)
             self.log("train/tokens", float(self.tokens_seen))
             self.train_nats.reset()

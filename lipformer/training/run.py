@@ -15,9 +15,10 @@ from pytorch_lightning.plugins.environments import LightningEnvironment
 from lipformer.config import TrainConfig
 from lipformer.data.datamodule import CharDataModule
 from lipformer.errors import UsageError
-from lipformer.run_folder import Outcome, write_metrics
+from lipformer.run_folder import Outcome, local_rank, write_metrics
 from lipformer.training.build import LOADER_KEYS, build_corpus, build_model, factory
 from lipformer.training.callbacks.progress import progress_callbacks
+from lipformer.training.callbacks.stopping import CleanStop
 from lipformer.training.checkpoint import checkpoint_extras, find_checkpoint, read_checkpoint
 from lipformer.training.loggers import finished
 from lipformer.training.metrics import bits
@@ -43,10 +44,19 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
     Raises:
         LipformerError: data, model or trainer refuse the configuration, or training diverged.
     """
-    (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
-    pl.seed_everything(settings.seed, workers=True, verbose=False)
-    trainer_options = config["trainer"]
-    torch.set_num_threads(trainer_options["threads"] or DEFAULT_THREADS)
+    if local_rank() == 0:
+        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
+    options = config["trainer"]
+    torch.set_num_threads(options["threads"] or DEFAULT_THREADS)
+    resume_from = None
+    if settings.resume is not None:
+        resume_from = find_checkpoint(settings.resume, "last")
+        _check_room_to_train(read_checkpoint(resume_from), options, resume_from)
+
+    best, last = checkpoint_callbacks(folder)
+    throughput, shown = progress_callbacks(options["progress"])
+    further = factory(config["logger"], "logger")(folder=folder, config=config)
+    trainer = build_trainer(options, folder, [CleanStop(), best, last, *shown], [further] if further else [])
 
     data = CharDataModule(
         build_corpus(config["data"]),
@@ -58,7 +68,7 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
     for line in data.report():
         log.info(line)
 
-    pl.seed_everything(settings.seed, workers=True, verbose=False)  # the model's start does not depend on the corpus
+    pl.seed_everything(settings.seed, workers=True, verbose=False)
     model = build_model(config, len(data.vocabulary))
     parameters = sum(p.numel() for p in model.parameters())
     log.info("model: %s parameters; run folder: %s", f"{parameters:,}", folder)
@@ -69,16 +79,6 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
         checkpoint_extras=checkpoint_extras(config, data.vocabulary),
         seed=settings.seed,
     )
-    resume_from = None
-    if settings.resume is not None:
-        resume_from = find_checkpoint(settings.resume, "last")
-        _check_room_to_train(read_checkpoint(resume_from), trainer_options, resume_from)
-
-    best, last = checkpoint_callbacks(folder)
-    total_steps = trainer_options["max_steps"] if trainer_options["max_steps"] > 0 else None
-    throughput, progress = progress_callbacks(trainer_options["progress"], total_steps)
-    further = factory(config["logger"], "logger")(folder=folder, config=config)
-    trainer = build_trainer(trainer_options, folder, [best, last, *progress], [further] if further else [])
     try:
         with finished(further):
             _fit(trainer, module, data, resume_from)
@@ -91,11 +91,13 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
             "parameters": parameters,
             "steps": trainer.global_step,
             "tokens": module.tokens_seen,
-            "seconds": throughput.elapsed(),
+            "seconds": throughput.seconds(),
             "tokens_per_second": throughput.tokens_per_second(module.tokens_seen),
         }
         write_metrics(folder, metrics)
-    log.info("best valid %s nats/char; evaluate with: python evaluate.py checkpoint=%s", outcome.best, folder)
+    if outcome.best is not None:
+        log.info("best valid: %.4f nats/char, %.4f bits/char", outcome.best, bits(outcome.best))
+    log.info("test it with: python evaluate.py checkpoint=%s", folder)
     return outcome.best
 
 
@@ -114,6 +116,7 @@ def build_trainer(
             precision=options["precision"],
             max_steps=options["max_steps"],
             max_epochs=options["max_epochs"],
+            min_epochs=0,  # lets the last step be the middle of an epoch
             gradient_clip_val=options["gradient_clip"],
             val_check_interval=options["val_every_steps"],
             check_val_every_n_epoch=None,
@@ -125,7 +128,7 @@ def build_trainer(
             num_sanity_val_steps=0,
             use_distributed_sampler=False,  # the batch sampler knows its rank; Lightning would undo the buckets
             enable_model_summary=False,
-            enable_progress_bar=any(isinstance(c, pl.callbacks.ProgressBar) for c in callbacks),
+            enable_progress_bar=False,  # callbacks/progress.py shows it
             plugins=[LightningEnvironment()] if options["devices"] == 1 else None,
         )
     except (pl.utilities.exceptions.MisconfigurationException, ValueError) as error:
@@ -152,7 +155,9 @@ def _fit(trainer: pl.Trainer, module: LanguageModule, data: CharDataModule, resu
 def _check_room_to_train(checkpoint: dict[str, Any], options: dict[str, Any], path: Path) -> None:
     step, max_steps = checkpoint["global_step"], options["max_steps"]
     if max_steps != -1 and step >= max_steps:
-        raise UsageError(f"resume={path}: it is at step {step} of trainer.max_steps={max_steps}; raise trainer.max_steps")
+        raise UsageError(
+            f"resume={path}: it is at step {step} of trainer.max_steps={max_steps}; raise trainer.max_steps"
+        )
 
 
 def _finite(score: torch.Tensor | None) -> float | None:

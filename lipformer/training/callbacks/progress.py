@@ -6,22 +6,17 @@ import time
 from typing import Any
 
 import pytorch_lightning as pl
-from pytorch_lightning.callbacks import Callback, RichProgressBar
-
-from lipformer.training.metrics import bits
+from pytorch_lightning.callbacks import Callback
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 log = logging.getLogger(__name__)
 
 
 class Throughput(Callback):
-    """Counts training tokens per second, validation time left out.
-
-    Attributes:
-        tokens_per_second: over the whole training so far; nan before the first step.
-    """
+    """Counts seconds of training, validation left out, and tokens per second."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
+        self._seconds = 0.0
         self._tokens_before = 0
         self._started: float | None = None
 
@@ -32,40 +27,88 @@ class Throughput(Callback):
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stop the clock."""
-        if self._started is not None:
-            self.seconds += time.perf_counter() - self._started
-            self._started = None
+        self._seconds, self._started = self.seconds(), None
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock again."""
         self._started = time.perf_counter()
 
-    def elapsed(self) -> float:
-        """Return seconds of training so far."""
-        return self.seconds + (time.perf_counter() - self._started if self._started is not None else 0.0)
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Stop the clock for good."""
+        self._seconds, self._started = self.seconds(), None
+
+    def seconds(self) -> float:
+        """Return seconds of training since it (re)started."""
+        return self._seconds + (time.perf_counter() - self._started if self._started is not None else 0.0)
 
     def tokens_per_second(self, tokens_seen: int) -> float:
-        """Return tokens per second since training (re)started."""
-        seconds = self.elapsed()
+        """Return tokens per second since training (re)started; nan before it has."""
+        seconds = self.seconds()
         return (tokens_seen - self._tokens_before) / seconds if seconds > 0 else float("nan")
 
 
-class RichBar(RichProgressBar):
-    """Lightning's rich bar with NLL and tokens per second in place of its metrics.
+class RichBar(Callback):
+    """A bar over the optimizer steps of the whole training, with NLL, tokens per second and the time left.
 
-    Args:
-        throughput: counts the tokens.
-        total_steps: optimizer steps of the whole training; None where only epochs bound it.
+    Lightning's own bar counts the batches of one epoch, which says little of a training bounded by steps.
     """
 
-    def __init__(self, throughput: Throughput, total_steps: int | None):
-        super().__init__(leave=True)
+    def __init__(self, throughput: Throughput):
         self._throughput = throughput
-        self._total_steps = total_steps
+        self._progress: Progress | None = None
 
-    def get_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
-        """Return what stands behind the bar."""
-        return describe_progress(trainer, pl_module, self._throughput)
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Show the bar, on the first rank."""
+        if not trainer.is_global_zero:
+            return
+        columns = (
+            TextColumn("step"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.fields[figures]}"),
+        )
+        self._progress = Progress(*columns, TimeRemainingColumn(compact=True), transient=False)
+        self._training = self._progress.add_task("train", total=last_step(trainer), figures="")
+        self._validation = self._progress.add_task("valid", total=None, figures="validation", visible=False)
+        self._progress.start()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
+        """Move the bar on."""
+        if self._progress is not None:
+            shown = describe_progress(trainer, pl_module, self._throughput)
+            figures = "  ".join(f"{name} {value}" for name, value in shown.items())
+            self._progress.update(self._training, completed=trainer.global_step, figures=figures)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Show a bar of the validation's own."""
+        if self._progress is not None:
+            total = sum(int(batches) for batches in trainer.num_val_batches)
+            self._progress.reset(self._validation, total=total, figures="validation", visible=True)
+
+    def on_validation_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
+        """Move the validation's bar on."""
+        if self._progress is not None:
+            self._progress.advance(self._validation)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Hide the validation's bar."""
+        if self._progress is not None:
+            self._progress.update(self._validation, visible=False)
+            self.on_train_batch_end(trainer, pl_module)
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Leave the bar as it stands, also after an error."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+
+def last_step(trainer: pl.Trainer) -> int:
+    """Return the optimizer step at which training ends: the nearer of ``max_steps`` and ``max_epochs``."""
+    limits = [trainer.max_steps] if trainer.max_steps != -1 else []
+    if trainer.max_epochs not in (None, -1):
+        limits.append(trainer.max_epochs * int(trainer.num_training_batches))
+    return min(limits)
 
 
 class PlainLines(Callback):
@@ -88,20 +131,19 @@ def describe_progress(trainer: pl.Trainer, pl_module: pl.LightningModule, throug
         shown["train"] = f"{float(metrics['train/nats_per_char']):.3f} nats"
     if "val/nats_per_char" in metrics:
         value = float(metrics["val/nats_per_char"])
-        shown["val"] = f"{value:.3f} nats ({bits(value):.3f} bits)"
-    shown["speed"] = f"{throughput.tokens_per_second(pl_module.tokens_seen):,.0f} tokens/s"
+        shown["valid"] = f"{value:.3f} nats"
+    shown["at"] = f"{throughput.tokens_per_second(pl_module.tokens_seen):,.0f} tokens/s"
     return shown
 
 
-def progress_callbacks(mode: str, total_steps: int | None) -> tuple[Throughput, list[Callback]]:
-    """Return the token counter and the callbacks that show progress.
+def progress_callbacks(mode: str) -> tuple[Throughput, list[Callback]]:
+    """Return the counter of tokens, and with it the callbacks that show progress.
 
     Args:
         mode: ``auto`` (rich in a terminal, plain lines elsewhere), ``rich``, ``plain`` or ``none``.
-        total_steps: optimizer steps of the whole training, where known.
     """
     throughput = Throughput()
     if mode == "auto":
         mode = "rich" if sys.stdout.isatty() else "plain"
-    shown: list[Callback] = {"rich": [RichBar(throughput, total_steps)], "plain": [PlainLines(throughput)], "none": []}[mode]
-    return throughput, [throughput, *shown]
+    shown: dict[str, list[Callback]] = {"rich": [RichBar(throughput)], "plain": [PlainLines(throughput)], "none": []}
+    return throughput, [throughput, *shown[mode]]
