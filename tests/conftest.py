@@ -4,6 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+from programs import start_train, write_text
+
+settings.register_profile(
+    "steady", deadline=None, derandomize=True
+)  # the same cases each time, on a busy machine too
+settings.load_profile("steady")
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +20,14 @@ def ptb_dir() -> Path:
     if not folder:
         pytest.skip("needs the Penn Treebank files: set LIPFORMER_PTB_DIR to their folder")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def tiny_run(tmp_path_factory) -> Path:
+    """Run folder of a tiny model that train.py trained for three steps in another process; tests only read it."""
+    folder = tmp_path_factory.mktemp("tiny_run")
+    text = write_text(folder / "text.txt", lines=200)
+    process = start_train(f"data.train={text}", f"hydra.run.dir={folder / 'run'}", folder=folder)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, errors
+    return folder / "run"

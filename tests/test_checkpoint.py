@@ -1,0 +1,287 @@
+import copy
+import functools
+import os
+import pathlib
+import pickle
+import shutil
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import lipformer
+from lipformer.errors import CheckpointError
+from lipformer.training.build import check_targets
+from lipformer.training.checkpoint import find_checkpoint, load_run, read_checkpoint
+
+
+class Code:
+    """Pickles to a call of a function."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+@pytest.fixture
+def contents(tiny_run):
+    """The contents of a good checkpoint, to be altered."""
+    return torch.load(tiny_run / "checkpoints" / "best.ckpt", weights_only=True)
+
+
+@pytest.fixture
+def refused(tmp_path):
+    """Save altered contents (or write bytes), load them, and return the one line of the error."""
+
+    def load(contents, **options):
+        path = tmp_path / "bad.ckpt"
+        if isinstance(contents, bytes):
+            path.write_bytes(contents)
+        else:
+            torch.save(contents, path)
+        before = path.read_bytes()
+        with pytest.raises(CheckpointError) as error:
+            load_run(path, **options)
+        message = str(error.value)
+        assert "\n" not in message
+        assert str(path) in message
+        assert path.read_bytes() == before
+        return message
+
+    return load
+
+
+# --- good checkpoints --------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_rebuilt_from_its_checkpoint_alone(tiny_run, tmp_path):
+    moved = shutil.copy(tiny_run / "checkpoints" / "best.ckpt", tmp_path / "moved.ckpt")
+    run = lipformer.load_run(moved)
+    assert not run.model.training
+    assert run.path == tmp_path / "moved.ckpt"
+    assert run.step == 3
+    assert run.config["width"] == 16
+    assert run.vocabulary.encode("the cat")
+    ids = torch.tensor([[run.vocabulary.end_id, *run.vocabulary.encode("the cat")]])
+    assert run.model(ids).shape == (1, 8, len(run.vocabulary))
+
+
+def test_a_checkpoint_holds_plain_containers_only(contents):
+    def check(node):
+        assert type(node) in (dict, list, tuple, str, int, float, bool, type(None)), type(node)
+        for child in node.items() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ():
+            check(child)
+
+    check(contents["lipformer"])
+    assert contents["lipformer"]["versions"].keys() >= {"lipformer", "torch", "python"}
+
+
+def test_find_checkpoint_takes_a_file_or_a_run_folder(tiny_run):
+    best, last = (tiny_run / "checkpoints" / f"{name}.ckpt" for name in ("best", "last"))
+    assert find_checkpoint(tiny_run) == find_checkpoint(str(tiny_run), "best") == find_checkpoint(best) == best
+    assert find_checkpoint(tiny_run, "last") == last
+    assert find_checkpoint(best, "last") == best
+
+
+def test_a_run_without_validation_gives_its_last_checkpoint(tmp_path):
+    (tmp_path / "checkpoints").mkdir()
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    last.touch()
+    assert find_checkpoint(tmp_path, "best") == last
+
+
+# --- nothing there -----------------------------------------------------------------------------------------------
+
+
+def test_missing_path(tmp_path):
+    with pytest.raises(CheckpointError, match=r"checkpoint=\S+nowhere: no such file or folder"):
+        load_run(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(("which", "wanted"), [("best", "best.ckpt or checkpoints/last.ckpt"), ("last", "last.ckpt")])
+def test_folder_without_checkpoints(tmp_path, which, wanted):
+    with pytest.raises(CheckpointError, match=f"holds no checkpoints/{wanted}; give a run folder or a .ckpt file"):
+        load_run(tmp_path, which=which)
+
+
+def test_addresses_are_not_loaded():
+    with pytest.raises(CheckpointError, match="addresses are not loaded; download the file"):
+        load_run("https://example.org/best.ckpt")
+
+
+# --- damaged and foreign files -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 4, 100, 0.5, 0.99])
+def test_truncated(tiny_run, refused, size):
+    whole = (tiny_run / "checkpoints" / "best.ckpt").read_bytes()
+    assert "truncated" in refused(whole[: size if isinstance(size, int) else int(size * len(whole))])
+
+
+@pytest.mark.parametrize(
+    "text", [b"", b"\n", b"hello", b"a\n", b"depth: 4\n", b"PK\x03\x04", "Füße".encode(), b"\x80\x02."]
+)
+def test_another_kind_of_file(refused, text):
+    assert "not a whole checkpoint" in refused(text)
+
+
+def test_unreadable_file(tiny_run, monkeypatch):
+    def deny(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(torch, "load", deny)
+    with pytest.raises(CheckpointError, match=r"best.ckpt: Permission denied; make the file readable"):
+        load_run(tiny_run)
+
+
+@pytest.mark.parametrize(
+    ("contents", "named"),
+    [
+        (Code(os.system, "touch executed"), "system"),
+        (Code(exec, "open('executed', 'w')"), "exec"),
+        (nn.Linear(2, 2), "torch.nn.modules.linear.Linear"),
+        (functools.partial(print), "functools.partial"),
+        ({"path": pathlib.PurePosixPath("x")}, "PurePosixPath"),
+    ],
+    ids=["os.system", "exec", "whole module", "partial", "path"],
+)
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol")
+def test_code_is_neither_run_nor_loaded(refused, tmp_path, monkeypatch, contents, named):
+    monkeypatch.chdir(tmp_path)
+    for protocol in (2, 4):
+        message = refused(pickle.dumps(contents, protocol=protocol))
+        assert "holds code" in message or protocol == 4  # torch's reader does not get that far in newer pickles
+    message = refused(contents)
+    assert "holds code" in message
+    assert named in message
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize("foreign", [{"state_dict": {}}, {"weight": torch.zeros(2)}, [1, 2], {"lipformer": "no"}, 7])
+def test_foreign_checkpoint(refused, foreign):
+    assert "not a checkpoint of lipformer" in refused(foreign)
+
+
+def test_another_format(contents, refused):
+    contents["lipformer"]["format"] = 99
+    assert "format 99; this version of lipformer reads format 1" in refused(contents)
+
+
+# --- altered contents --------------------------------------------------------------------------------------------
+
+
+def test_wrong_shapes(contents, refused):
+    contents["state_dict"]["model.head.bias"] = torch.zeros(3)
+    assert "size mismatch for head.bias" in refused(contents)
+
+
+def test_missing_weights(contents, refused):
+    del contents["state_dict"]["model.head.bias"]
+    assert 'Missing key(s) in state_dict: "head.bias"' in refused(contents)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("state_dict",), [1]),
+        (("state_dict",), {3: 4}),
+        (("state_dict", "model.head.bias"), "text"),
+        (("lipformer", "vocabulary"), ["b", "a"]),
+        (("lipformer", "vocabulary"), 5),
+        (("lipformer", "config"), ["x"]),
+        (("lipformer", "config", "width"), 24),
+        (("lipformer", "config", "width"), "wide"),
+        (("lipformer", "config", "heads"), 3),
+        (("lipformer", "config", "attention"), None),
+        (("lipformer", "config", "attention", "colour"), "red"),
+    ],
+)
+def test_parts_that_do_not_fit(contents, refused, place, value):
+    *path, last = place
+    functools.reduce(dict.__getitem__, path, contents)[last] = value
+    message = refused(contents)
+    assert "do not fit together" in message
+    assert len(message) < 600
+
+
+@pytest.mark.parametrize("place", [("state_dict",), ("global_step",), ("lipformer", "config", "attention")])
+def test_parts_that_are_missing(contents, refused, place):
+    *path, last = place
+    del functools.reduce(dict.__getitem__, path, contents)[last]
+    assert f"do not fit together ('{last}')" in refused(contents)
+
+
+# --- dotted names ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "os.system",
+        "builtins.exec",
+        "torch.load",
+        "lipformerx.Attention",
+        "",
+        7,
+        None,
+        "torch.nn.init.normal_",
+        "lipformer.training.checkpoint.torch.load",
+        "lipformer.training.checkpoint.load_run",
+        "lipformer.training.run.Path",
+        "lipformer.nowhere.Attention",
+        "lipformer",
+        "lipformer..cli.train",
+    ],
+)
+@pytest.mark.parametrize("group", ["attention", "norm", "data"])
+def test_targets_that_are_refused(contents, refused, group, target):
+    contents["lipformer"]["config"][group]["_target_"] = target
+    message = refused(contents)
+    assert group in message
+    assert str(target) in message
+
+
+@pytest.mark.parametrize(
+    ("group", "target"),
+    [
+        ("attention", "lipformer.data.text_files.TextFiles"),
+        ("data", "torch.nn.Linear"),
+        ("data", "lipformer.data.vocabulary.Vocabulary"),
+    ],
+)
+def test_a_class_in_the_wrong_place_is_refused(contents, refused, group, target):
+    contents["lipformer"]["config"][group]["_target_"] = target
+    assert "trusted packages" in refused(contents)
+
+
+def test_a_package_of_the_users_own_is_imported_only_once_allowed(contents, refused, tmp_path, monkeypatch):
+    package = tmp_path / "my_package.py"
+    package.write_text(
+        "import os\nfrom lipformer.modules.attention import DotProductAttention\n"
+        "class Mine(DotProductAttention): pass\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    contents["lipformer"]["config"]["attention"]["_target_"] = "my_package.Mine"
+    assert "allow_targets=[my_package]" in refused(contents)
+    assert "my_package" not in sys.modules
+    run = load_run(tmp_path / "bad.ckpt", allow_targets=["my_package"])
+    monkeypatch.delitem(sys.modules, "my_package")
+    assert type(run.model.blocks[0].attention.branch).__name__ == "Mine"
+    # What the package has merely imported is no part of it.
+    contents["lipformer"]["config"]["attention"]["_target_"] = "my_package.os.system"
+    refused(contents, allow_targets=["my_package"])
+
+
+def test_the_shipped_modules_pass(contents):
+    config = copy.deepcopy(contents["lipformer"]["config"])
+    for target in ("lipformer.modules.attention.DotProductAttention", "torch.nn.Identity"):
+        config["attention"]["_target_"] = target
+        check_targets(config, (), "x.ckpt")
+
+
+def test_read_checkpoint_gives_the_whole_file(tiny_run):
+    checkpoint = read_checkpoint(tiny_run / "checkpoints" / "last.ckpt")
+    assert {"state_dict", "optimizer_states", "global_step", "lipformer"} <= checkpoint.keys()
