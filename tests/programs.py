@@ -36,7 +36,8 @@ def write_text(path: Path, lines: int = 100) -> Path:
 
 
 def _argv(arguments: tuple[object, ...]) -> list[str]:
-    typed = [*TINY, *map(str, arguments)]
+    resumes = any(str(argument).startswith("resume=") for argument in arguments)
+    typed = [*(() if resumes else TINY), *map(str, arguments)]  # a continued run is as large as it was
     return sorted(typed, key=lambda argument: not argument.startswith("-"))  # Hydra wants its flags first
 
 

@@ -16,6 +16,7 @@ from hydra.types import RunMode
 from programs import ROOT, start_train, train, wait_for, write_text
 from pytorch_lightning.utilities import rank_zero_only
 from wandb_record import read_runs
+from wandb_server import serving
 
 from lipformer.errors import DivergedError, UsageError
 from lipformer.run_folder import read_outcome
@@ -147,9 +148,7 @@ def test_run_ends_with_the_exit_code(tmp_path, error, code, status):
 def test_a_run_left_open_is_not_taken_over(tmp_path):
     import wandb
 
-    left_open = wandb.init(
-        mode="offline", dir=tmp_path / "left", settings=wandb.Settings(silent=True, console="off")
-    )
+    left_open = wandb.init(mode="offline", dir=tmp_path / "left", settings=wandb.Settings(silent=True, console="off"))
     logger = offline_logger(tmp_path)
     with finished(logger):
         assert logger.experiment.id != left_open.id
@@ -202,9 +201,7 @@ class Init:
             raise self.error("no answer\nConsider increasing the init_timeout")
         nothing = lambda *args, **kwargs: None  # noqa: E731
         summary = SimpleNamespace(update=nothing)
-        return SimpleNamespace(
-            id="id1", url="https://host/id1", define_metric=nothing, summary=summary, finish=nothing
-        )
+        return SimpleNamespace(id="id1", url="https://host/id1", define_metric=nothing, summary=summary, finish=nothing)
 
 
 @pytest.fixture
@@ -285,9 +282,7 @@ def hydra_job(monkeypatch):
 
 def test_named_after_what_was_typed(hydra_job):
     long = "data.train=" + "x" * 60
-    hydra_job(
-        RunMode.RUN, "attention=tied_l2", "logger=wandb", "+logger.x=1", "trainer.max_steps=3", "lr=0.1", long
-    )
+    hydra_job(RunMode.RUN, "attention=tied_l2", "logger=wandb", "+logger.x=1", "trainer.max_steps=3", "lr=0.1", long)
     assert describe_run(CONFIG) == {
         "name": f"attention=tied_l2 lr=0.1 {long}",
         "group": None,
@@ -365,9 +360,7 @@ def test_unknown_wandb_mode_ends_the_program_with_one_line(monkeypatch, tmp_path
     monkeypatch.setenv("WANDB_MODE", "off")
     text = write_text(tmp_path / "text")
     assert train(monkeypatch, f"data.train={text}", f"hydra.run.dir={tmp_path / 'run'}", "logger=wandb") == 2
-    assert (
-        capsys.readouterr().err == "error: WANDB_MODE=off: it must be online, offline or disabled; or unset it\n"
-    )
+    assert capsys.readouterr().err == "error: WANDB_MODE=off: it must be online, offline or disabled; or unset it\n"
 
 
 def test_server_that_cannot_be_reached(tmp_path):
@@ -395,6 +388,28 @@ def test_server_that_cannot_be_reached(tmp_path):
     assert read_outcome(tmp_path / "run").status == "finished"
 
 
+@pytest.mark.slow  # quick: test_online_run, test_a_continued_run_continues_its_online_run
+def test_online_run_and_its_continuation_with_the_real_client(tmp_path):
+    write_text(tmp_path / "text")
+    with serving() as server:
+        for arguments in (
+            ("hydra.run.dir=first", "data.train=text", "seed=7"),
+            ("hydra.run.dir=second", "resume=first", "trainer.max_steps=6"),
+        ):
+            process = start_train(
+                *arguments, "logger=wandb", folder=tmp_path, WANDB_BASE_URL=server.address, WANDB_API_KEY=FAKE_KEY
+            )
+            output, errors = process.communicate(timeout=180)
+            assert process.returncode == 0, errors
+            assert f"wandb: {server.address}/" in output
+    ((run, requests),) = server.runs.items()
+    assert server.exit_codes == {run: 0}
+    assert json.loads(requests[0]["config"])["seed"] == {"value": 7}
+    assert "seed=7" in requests[0]["displayName"]
+    assert not any("resume" in (request["displayName"] or "") for request in requests)
+    assert earlier_run_id(str(tmp_path / "second")) == run
+
+
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_ends_the_sweep_and_its_run(tmp_path, sent, code):
     write_text(tmp_path / "text")
@@ -409,9 +424,7 @@ def test_signal_ends_the_sweep_and_its_run(tmp_path, sent, code):
     )
     job = tmp_path / "sweep" / "0"
     wait_for(job / "checkpoints" / "best.ckpt", process)
-    os.killpg(process.pid, sent) if sent == signal.SIGINT else process.send_signal(
-        sent
-    )  # as a terminal, and kill, do
+    os.killpg(process.pid, sent) if sent == signal.SIGINT else process.send_signal(sent)  # as a terminal, and kill, do
     output, errors = process.communicate(timeout=120)
     assert process.returncode == code, (output, errors)
     outcome = read_outcome(job)
@@ -430,9 +443,7 @@ def test_wandb_and_tensorboard_are_imported_only_when_chosen():
 def test_no_address_of_the_service_is_written_down():
     host = "wandb" + ".ai"  # it has moved before; the client knows where to
     files = [p for folder in ("lipformer", "conf", "docs") for p in (ROOT / folder).rglob("*") if p.is_file()]
-    assert [
-        p for p in files if p.suffix in (".py", ".yaml", ".md") and host in p.read_text(encoding="utf-8")
-    ] == []
+    assert [p for p in files if p.suffix in (".py", ".yaml", ".md") and host in p.read_text(encoding="utf-8")] == []
 
 
 def test_is_a_lightning_wandb_logger(tmp_path):

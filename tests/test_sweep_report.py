@@ -102,9 +102,7 @@ def test_sweep_with_jobs_that_fail(monkeypatch, tmp_path, capsys):
     assert (failed.status, failed.exit_code) == ("failed", 2)
     assert "data.train=missing does not exist" in failed.reason
     assert "Traceback" in (tmp_path / "sweep" / "3" / "train.log").read_text()
-    assert all(
-        f"width={width} data.train={text}" in report.out for width in (15, 16) for text in ("text", "missing")
-    )
+    assert all(f"width={width} data.train={text}" in report.out for width in (15, 16) for text in ("text", "missing"))
     assert f"{trained.best:.4f} *" in report.out
 
 
@@ -133,3 +131,15 @@ def test_jobs_are_kept_apart(monkeypatch, tmp_path):
     for job in jobs:
         assert (job / "train.log").read_text().count("run folder:") == 1
         assert OmegaConf.load(job / "overrides.yaml")[-1] == "logger=wandb"
+
+
+def test_threads_of_one_job_are_not_those_of_the_next(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    write_text(tmp_path / "text")
+    monkeypatch.setattr("lipformer.training.run.DEFAULT_THREADS", 2)
+    threads = torch.get_num_threads()
+    try:
+        train(monkeypatch, "-m", "data.train=text", "trainer.threads=1,null", "hydra.sweep.dir=sweep")
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)

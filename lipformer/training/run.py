@@ -2,6 +2,7 @@
 
 import logging
 import math
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,7 @@ def _fit(trainer: pl.Trainer, module: LanguageModule, data: CharDataModule, resu
         trainer.fit(module, data, ckpt_path=resume_from, weights_only=True)
     except SystemExit:
         if trainer.interrupted and not trainer.received_sigterm:  # Lightning turns Ctrl-C into exit code 1
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # and leaves it ignored, in last uploads too
             raise KeyboardInterrupt from None
         raise
 
