@@ -30,6 +30,8 @@ def test_no_sentence_stands_twice(splits):
 def test_valid_and_test_need_no_other_character(splits):
     vocabulary = Vocabulary.from_lines(splits["train"])
     assert len(vocabulary) < 80
+    lines = [line for part in splits.values() for line in part]
+    assert min(sum(character in line for line in lines) for character in vocabulary.characters) > 5
     assert not any(vocabulary.count_unknown(line) for line in splits["valid"] + splits["test"])
 
 

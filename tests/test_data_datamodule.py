@@ -156,10 +156,7 @@ def test_valid_and_test_keep_one_order():
 def test_workers_give_the_same_batches():
     corpus = Told(train=["".join(text) for text in itertools.product("abc", repeat=3)])
     batches = [
-        [
-            [tensor.tolist() for tensor in batch]
-            for batch in datamodule(corpus, num_workers=workers).train_dataloader()
-        ]
+        [[tensor.tolist() for tensor in batch] for batch in datamodule(corpus, num_workers=workers).train_dataloader()]
         for workers in (0, 2)
     ]
     assert batches[0] == batches[1]
@@ -187,6 +184,10 @@ def test_ranks_share_the_sentences():
     assert len(set(rows[0]) | set(rows[1])) == 27
 
 
-def test_state_without_a_trainer_is_the_beginning():
-    state = datamodule().state_dict()
-    assert state == {"epoch": 0, "batches": 0, "batches_per_epoch": 1, "batches_total": 0}
+def test_state_without_a_trainer_is_the_place_it_was_given():
+    data = datamodule(vocabulary=Vocabulary.from_lines(["abc "]))
+    assert data.state_dict() == {"epoch": 0, "batches": 0, "batches_per_epoch": 0, "batches_total": 0}
+    state = {"epoch": 2, "batches": 1, "batches_per_epoch": 5, "batches_total": 11}
+    data.load_state_dict(state)
+    assert data.state_dict() == state
+    assert data.corpus.read == []  # a checkpoint is tested without its training text

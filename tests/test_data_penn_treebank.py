@@ -60,9 +60,7 @@ def test_the_given_folder_is_the_only_place(nowhere, monkeypatch):
     monkeypatch.setenv("LIPFORMER_PTB_DIR", str(write_words(nowhere / "variable")))
     (nowhere / "given").mkdir()
     message = error_of(lambda: PennTreebank(dir="given", verify=False).lines("train"))
-    assert message.startswith(
-        "data.dir=given holds no ptb.train.txt or ptb.char.train.txt; put ptb.train.txt (sha256"
-    )
+    assert message.startswith("data.dir=given holds no ptb.train.txt or ptb.char.train.txt; put ptb.train.txt (sha256")
 
 
 def test_the_variable_comes_before_the_landing_folder(nowhere, monkeypatch):
@@ -77,12 +75,9 @@ def test_the_variable_comes_before_the_landing_folder(nowhere, monkeypatch):
 
 def test_found_nowhere_is_one_message(nowhere):
     message = error_of(lambda: PennTreebank(download=False).lines("valid"))
-    assert message.startswith(
-        "ptb valid: no ptb.valid.txt or ptb.char.valid.txt in $LIPFORMER_PTB_DIR (not set) or "
-    )
+    assert message.startswith("ptb valid: no ptb.valid.txt or ptb.char.valid.txt in $LIPFORMER_PTB_DIR (not set) or ")
     assert (
-        f"{nowhere}/data/ptb, and none from Hugging Face ptb-text-only/ptb_text_only (data.download=false)"
-        in message
+        f"{nowhere}/data/ptb, and none from Hugging Face ptb-text-only/ptb_text_only (data.download=false)" in message
     )
     for file in (
         "ptb.train.txt (sha256 fcea919f...)",
@@ -140,8 +135,7 @@ def test_another_text_is_refused_and_told_by_its_figures(tmp_path):
     message = error_of(lambda: PennTreebank(dir=str(write_words(tmp_path))).lines("valid"))
     digest = hashlib.sha256(b" a cat \n").hexdigest()[:8]
     assert (
-        f"ptb.valid.txt is not the benchmark's text: it has 1 lines, 6 tokens, sha256 {digest}... as words"
-        in message
+        f"ptb.valid.txt is not the benchmark's text: it has 1 lines, 6 tokens, sha256 {digest}... as words" in message
     )
     assert "the benchmark 3,370 lines, 393,042 tokens, sha256 c9fe6985... as words" in message
     assert message.endswith("set data.verify=false to use it under another name")
@@ -265,6 +259,4 @@ def test_lines_longer_than_the_context(ptb_dir):
     data = CharDataModule(PennTreebank(dir=str(ptb_dir)), context=288, **options())
     message = error_of(lambda: data.setup("test"))
     assert "ptb.test.txt, line 109: 314 tokens, end symbol counted, do not fit into context=288" in message
-    assert (
-        "(26 such lines in test); drop them by data.max_length=288, or train with context=492 or more" in message
-    )
+    assert "(26 such lines in test); drop them by data.max_length=288, or train with context=492 or more" in message

@@ -120,9 +120,7 @@ def test_the_recorder_sees_every_sentence_once_an_epoch_in_changing_order(uninte
     rows, _, per_epoch = uninterrupted
     assert per_epoch >= 5
     assert len(rows) == EPOCHS * per_epoch
-    epochs = [
-        [row for _, batch in rows[e * per_epoch : (e + 1) * per_epoch] for row in batch] for e in range(EPOCHS)
-    ]
+    epochs = [[row for _, batch in rows[e * per_epoch : (e + 1) * per_epoch] for row in batch] for e in range(EPOCHS)]
     assert [len(epoch) for epoch in epochs] == [40] * EPOCHS
     assert epochs[0] != epochs[1] != epochs[2]
 
@@ -186,6 +184,14 @@ def test_a_resumed_run_can_be_resumed(uninterrupted, tmp_path, hook):
         if resumed != rows[per_epoch + int(checkpoint.name[:3]) :]:
             wrong.append(checkpoint.name)
     assert not wrong
+
+
+def test_a_datamodule_begins_anew_with_a_new_trainer(uninterrupted, tmp_path):
+    rows, checkpoints, per_epoch = uninterrupted
+    data = datamodule()
+    middle = next(c for c in checkpoints if c.name == f"{per_epoch + 2:03d}-batch_end.ckpt")
+    assert fit(tmp_path, resume=middle, data=data)[0] == rows[per_epoch + 2 :]
+    assert fit(tmp_path, data=data)[0] == rows
 
 
 def test_a_schedule_that_asks_for_the_number_of_steps(uninterrupted, tmp_path):

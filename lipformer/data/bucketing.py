@@ -128,8 +128,6 @@ def _cut(ordered: np.ndarray, batch_tokens: int, world_size: int) -> list[int]:
         sizes = np.diff(edges)
         largest = int(sizes.argmax())
         if sizes[largest] == 1:
-            raise DataError(
-                f"{len(ordered)} sentences cannot be spread evenly over {world_size} processes: use fewer"
-            )
+            raise DataError(f"{len(ordered)} sentences cannot be spread evenly over {world_size} processes: use fewer")
         edges.insert(largest + 1, edges[largest] + int(sizes[largest]) // 2)
     return edges[1:-1]

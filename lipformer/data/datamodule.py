@@ -1,6 +1,6 @@
 """From a corpus to Lightning's loaders: vocabulary, length limit, batches, and the place to resume from."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -83,11 +83,22 @@ class CharDataModule(LightningDataModule):
                 unknown.
         """
         self._start = _Start()  # a checkpoint's position is loaded after this
-        for split in _SPLITS_OF_STAGE[str(getattr(stage, "value", stage)) if stage is not None else None]:
+        for split in _SPLITS_OF_STAGE[stage]:
             self._part(split)
 
     def train_dataloader(self) -> ResumableLoader:
-        """Return the training batches, in a new order each epoch, from the place where training stands."""
+        """Return the training batches, in a new order each epoch, from the place where training stands.
+
+        Raises:
+            DataError: a checkpoint's place is within an epoch, and an epoch has another number of batches now.
+        """
+        start = self._start
+        if start.batches and start.batches_per_epoch != self.batches_per_epoch:
+            raise DataError(
+                f"the checkpoint stands at batch {start.batches:,} of an epoch of {start.batches_per_epoch:,}, "
+                f"but an epoch has {self.batches_per_epoch:,} batches now: resume with the data settings and the "
+                "number of devices it was written with"
+            )
         return self._loader("train")
 
     def val_dataloader(self) -> ResumableLoader:
@@ -133,28 +144,15 @@ class CharDataModule(LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the place where training stands: the epoch, and the batches of it that were trained on."""
-        epoch, batches = self._position() or (0, 0)
-        return {
-            "epoch": epoch,
-            "batches": batches,
-            "batches_per_epoch": self.batches_per_epoch,
-            "batches_total": self._batches_total(),
-        }
+        position = self._position()
+        if position is None or "train" not in self._parts:
+            return asdict(self._start)
+        epoch, batches = position
+        return asdict(_Start(epoch, batches, self.batches_per_epoch, self._batches_total()))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up the place of a checkpoint.
-
-        Raises:
-            DataError: the place is within an epoch, and an epoch has another number of batches now.
-        """
-        start = _Start(**state_dict)
-        if start.batches and start.batches_per_epoch != self.batches_per_epoch:
-            raise DataError(
-                f"the checkpoint stands at batch {start.batches:,} of an epoch of {start.batches_per_epoch:,}, "
-                f"but an epoch has {self.batches_per_epoch:,} batches now: resume with the data settings and the "
-                "number of devices it was written with"
-            )
-        self._start = start
+        """Take up the place of a checkpoint; Lightning calls this to test a checkpoint too, so train is not read."""
+        self._start = _Start(**state_dict)
 
     def _position(self) -> tuple[int, int] | None:
         """Return (epoch, batches of it consumed) by the trainer's count of batches, None without a trainer.

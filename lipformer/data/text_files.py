@@ -43,8 +43,7 @@ class TextFiles:
             self.split = ()
         if len(self.split) != 3 or min(self.split) < 0 or not math.isclose(sum(self.split), 1, abs_tol=1e-6):
             raise DataError(
-                f"data.split={split}: expected three shares (train, valid, test) that add up to 1, "
-                "e.g. [0.9,0.05,0.05]"
+                f"data.split={split}: expected three shares (train, valid, test) that add up to 1, e.g. [0.9,0.05,0.05]"
             )
         self.train, self.valid, self.test = train, valid, test
         self._numbers: dict[str, list[int]] = {}  # split -> for each of its lines, its number in the file
