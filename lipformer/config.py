@@ -258,6 +258,7 @@ class TrainConfig:
     lr: float = MISSING
     seed: int = MISSING
     resume: str | None = MISSING
+    allow_targets: list[str] = MISSING
     attention: Any = MISSING
     norm: Any = MISSING
     residual: Any = MISSING

@@ -98,4 +98,4 @@ class CharTransformer(nn.Module):
         return self.head(self.encode(ids))
 
 
-EMBEDDING_STD = 0.02
+EMBEDDING_STD = 1.0  # of the size of the sinusoidal positions that are added

@@ -61,7 +61,7 @@ class SinusoidalPosition(nn.Module):
         return x + table.to(x.dtype)
 
 
-INIT_STD = 0.02
+INIT_STD = 0.7  # the root mean square of the sinusoids, and about that of the embedded tokens
 
 
 def sinusoids(length: int, width: int) -> Float[Tensor, "length width"]:

@@ -3,10 +3,11 @@
 import functools
 import importlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import nn
+from torch.optim import Optimizer
 
 from lipformer.config import MODEL_GROUPS
 from lipformer.errors import CheckpointError, UsageError
@@ -79,26 +80,28 @@ def build_corpus(data: Mapping[str, Any]) -> Any:
         raise UsageError(f"data: {error}") from error
 
 
-def check_targets(config: Mapping[str, Any], allow: Sequence[str], where: str) -> None:
-    """Refuse a configuration from a file that names anything but a module of a model or a corpus.
+def check_targets(config: Mapping[str, Any], allow: Sequence[str], where: str, groups: Iterable[str] = ()) -> None:
+    """Refuse a configuration from a file that names anything but what its groups can be.
 
-    A prefix alone does not do: ``lipformer.x.os.system`` begins well too. So what the name leads to must itself
-    be a class *defined* in an allowed package; and the package is imported only once its name has been allowed.
+    A prefix alone does not do: ``lipformer.x.os.system`` begins well too. So what the name leads to must itself be
+    of the group's kind and *defined* in an allowed package; and the package is imported only once its name has been
+    allowed.
 
     Args:
         config: the plain configuration found in a checkpoint.
-        allow: packages the user trusts besides ``lipformer`` and ``torch.nn``.
+        allow: packages the user trusts besides ``lipformer``, ``torch.nn`` and ``torch.optim``.
         where: the file, for messages.
+        groups: what is built besides the model and its corpus.
 
     Raises:
         CheckpointError: a target is not allowed, or cannot be imported.
     """
-    trusted = ("lipformer", "torch.nn", *allow)
+    trusted = ("lipformer", "torch.nn", "torch.optim", *allow)
 
     def inside(name: str) -> bool:
         return any(name == package or name.startswith(package + ".") for package in trusted)
 
-    for group in (*MODEL_GROUPS, "data"):
+    for group in (*MODEL_GROUPS, "data", *groups):
         target = config[group]["_target_"]
         if not isinstance(target, str) or not inside(target):
             raise CheckpointError(
@@ -109,12 +112,10 @@ def check_targets(config: Mapping[str, Any], allow: Sequence[str], where: str) -
             found = locate(target, group)
         except UsageError as error:
             raise CheckpointError(f"{where}: {error}") from error
-        is_right_kind = is_module if group in MODEL_GROUPS else is_corpus
+        kind, is_right_kind = KINDS[group]
         if not is_right_kind(found) or not inside(found.__module__):
-            kind = "module" if group in MODEL_GROUPS else "corpus"
             raise CheckpointError(
-                f"{where}: {group} names {target!r}, which is no {kind} class of the trusted packages; the file "
-                "was altered"
+                f"{where}: {group} names {target!r}, which is no {kind} of the trusted packages; the file was altered"
             )
 
 
@@ -126,3 +127,17 @@ def is_module(found: Any) -> bool:
 def is_corpus(found: Any) -> bool:
     """Whether an imported object is a class with the methods of a `Corpus`."""
     return inspect.isclass(found) and all(callable(getattr(found, method, None)) for method in ("lines", "source"))
+
+
+def is_optimizer(found: Any) -> bool:
+    """Whether an imported object is a class of optimizers."""
+    return inspect.isclass(found) and issubclass(found, Optimizer)
+
+
+KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(MODEL_GROUPS, ("module class", is_module)),
+    "data": ("corpus class", is_corpus),
+    "optimizer": ("optimizer class", is_optimizer),
+    "schedule": ("function", inspect.isfunction),
+    "logger": ("function", inspect.isfunction),
+}

@@ -97,12 +97,18 @@ class LanguageModule(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what makes the checkpoint sufficient by itself."""
-        checkpoint["lipformer"] = {**self._extras, "tokens_seen": self.tokens_seen}
+        """Add what makes the checkpoint sufficient by itself, and the sums that the next log line is made of."""
+        sums = {"tokens_seen": self.tokens_seen, "nats": self.train_nats.nats, "tokens": self.train_nats.tokens}
+        checkpoint["lipformer"] = {**self._extras, **sums}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the count of tokens."""
-        self.tokens_seen = checkpoint["lipformer"]["tokens_seen"]
+        """Restore the sums, and let an unfinished validation be forgotten: its own sums are gone."""
+        extras = checkpoint["lipformer"]
+        self.tokens_seen = extras["tokens_seen"]
+        self.train_nats.update(extras["nats"].to(self.train_nats.nats.device), extras["tokens"])
+        validation = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
+        for counts in (validation["current"], validation["total"]):
+            counts.update(dict.fromkeys(counts, 0))
 
 
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:

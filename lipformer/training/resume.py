@@ -1,13 +1,19 @@
 """Continuing a run: its own configuration, and the few things that may change on the way."""
 
+import copy
+import csv
 import logging
+import shutil
 from pathlib import Path
+from typing import Any
 
 from hydra.conf import HydraConf
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.callbacks import ModelCheckpoint
 
-from lipformer.errors import UsageError
+from lipformer.errors import CheckpointError, UsageError
+from lipformer.training.build import check_targets
 from lipformer.training.checkpoint import find_checkpoint, read_checkpoint
 
 log = logging.getLogger(__name__)
@@ -15,7 +21,7 @@ log = logging.getLogger(__name__)
 # What a continued run may be given anew: how long and where it trains, where its text and its logs are. All else is
 # part of what the checkpoint holds (weights, optimizer state, position in the data) and would be ignored or break it.
 FREE_GROUPS = ("trainer", "logger")
-FREE_KEYS = ("resume", "data.dir", "data.num_workers", "data.train", "data.valid", "data.test", "data.download")
+FREE_KEYS = ("resume", "allow_targets", "data.dir", "data.num_workers", "data.train", "data.valid", "data.test", "data.download")
 
 
 def resumed_config(config: DictConfig, hydra: HydraConf) -> DictConfig:
@@ -33,14 +39,74 @@ def resumed_config(config: DictConfig, hydra: HydraConf) -> DictConfig:
         UsageError: an override would change what the checkpoint holds.
     """
     path = find_checkpoint(config.resume, "last")
-    stored = OmegaConf.create(read_checkpoint(path)["lipformer"]["config"])
-    for override in OverridesParser.create().parse_overrides(list(hydra.overrides.task)):
-        key = override.key_or_group
+    stored = read_checkpoint(path)["lipformer"]["config"]
+    check_targets(stored, config.allow_targets, str(path), groups=("optimizer", "schedule", "logger"))
+    if "${" in str(stored):  # a resolver could read the environment; what lipformer stores has none left
+        raise CheckpointError(f"{path}: its configuration holds an interpolation; the file was altered")
+    typed = [override.key_or_group for override in OverridesParser.create().parse_overrides(list(hydra.overrides.task))]
+    for key in typed:
         if key.split(".")[0] not in FREE_GROUPS and key not in FREE_KEYS:
             raise UsageError(
-                f"{key} cannot change while resume={config.resume} continues a run: its checkpoint holds it; start a "
-                f"new run, or leave {key} out"
+                f"{key} cannot change while resume={config.resume} continues a run, whose checkpoint holds it: leave "
+                f"{key} out, or start a new run"
             )
-        OmegaConf.update(stored, key, OmegaConf.select(config, key), force_add=True)
-    log.info("continuing %s", Path(path))
-    return stored
+    continued = copy.deepcopy(config)
+    for key, value in stored.items():
+        OmegaConf.update(continued, key, value, merge=False, force_add=True)
+    for key in typed:
+        OmegaConf.update(continued, key, OmegaConf.select(config, key), merge=False, force_add=True)
+    log.info("continuing %s", path)
+    return continued
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """Keeps ``best.ckpt``; a continued run takes it along into its own folder.
+
+    Lightning forgets the best score when the folder changes, and the first validation after that, however bad, would
+    be the best.
+
+    Args:
+        folder: the run folder.
+        resume_from: the checkpoint that is continued, if any.
+    """
+
+    def __init__(self, folder: Path, resume_from: Path | None):
+        super().__init__(filename="best", monitor="val/nats_per_char", **checkpoint_options(folder))
+        self._resume_from = resume_from
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Copy the old run's best checkpoint and take up its score."""
+        assert self.dirpath is not None
+        old = self._resume_from.parent / "best.ckpt" if self._resume_from is not None else None
+        if old is None or not old.is_file() or not state_dict["best_model_path"]:
+            return
+        new = str(Path(self.dirpath) / "best.ckpt")
+        Path(self.dirpath).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(old, new)
+        score = state_dict["best_model_score"]
+        moved = {"dirpath": self.dirpath, "best_model_path": new, "kth_best_model_path": new}
+        super().load_state_dict({**state_dict, **moved, "best_k_models": {new: score}, "last_model_path": ""})
+
+
+def checkpoint_options(folder: Path) -> dict[str, Any]:
+    """Return what both checkpoint callbacks share: the place, and names without counters."""
+    return {"dirpath": folder / "checkpoints", "auto_insert_metric_name": False, "enable_version_counter": False}
+
+
+def prepend_metrics(folder: Path, resume_from: Path, step: int) -> None:
+    """Put the old run's rows of ``metrics.csv``, up to the checkpoint's step, before those of `folder`."""
+    old, new = resume_from.parents[1] / "metrics.csv", folder / "metrics.csv"
+    if not old.is_file():
+        return
+    before = [row for row in _rows(old) if int(row["step"]) < step]
+    rows = before + (_rows(new) if new.is_file() else [])
+    names = {name for row in rows for name in row} - {"epoch", "step"}
+    with new.open("w", newline="") as file:
+        writer = csv.DictWriter(file, ["epoch", "step", *sorted(names)])
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _rows(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="") as lines:
+        return list(csv.DictReader(lines))

@@ -24,6 +24,7 @@ from lipformer.training.checkpoint import checkpoint_extras, find_checkpoint, re
 from lipformer.training.loggers import finished
 from lipformer.training.metrics import bits
 from lipformer.training.module import LanguageModule
+from lipformer.training.resume import BestCheckpoint, checkpoint_options, prepend_metrics
 
 log = logging.getLogger(__name__)
 
@@ -49,12 +50,16 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
     options = config["trainer"]
     torch.set_num_threads(options["threads"] or DEFAULT_THREADS)
-    resume_from = None
+    resume_from, first_step = None, 0
     if settings.resume is not None:
         resume_from = find_checkpoint(settings.resume, "last")
-        _check_room_to_train(read_checkpoint(resume_from), options, resume_from)
+        first_step = read_checkpoint(resume_from)["global_step"]
+        _check_room_to_train(first_step, options, resume_from)
 
-    best, last = checkpoint_callbacks(folder)
+    best = BestCheckpoint(folder, resume_from)
+    last = ModelCheckpoint(
+        filename="last", save_on_exception=True, save_on_train_epoch_end=False, **checkpoint_options(folder)
+    )
     throughput, shown = progress_callbacks(options["progress"])
     further = factory(config["logger"], "logger")(folder=folder, config=config)
     trainer = build_trainer(options, folder, [CleanStop(), best, last, *shown], [further] if further else [])
@@ -96,6 +101,8 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
             "tokens_per_second": throughput.tokens_per_second(module.tokens_seen),
         }
         write_metrics(folder, metrics)
+        if resume_from is not None and local_rank() == 0:
+            prepend_metrics(folder, resume_from, first_step)
     if outcome.best is not None:
         log.info("best valid: %.4f nats/char, %.4f bits/char", outcome.best, bits(outcome.best))
     log.info("test it with: python evaluate.py checkpoint=%s", folder)
@@ -136,14 +143,6 @@ def build_trainer(
         raise UsageError(f"trainer: {str(error).splitlines()[0]}") from error
 
 
-def checkpoint_callbacks(folder: Path) -> tuple[ModelCheckpoint, ModelCheckpoint]:
-    """Return what keeps ``best.ckpt`` and ``last.ckpt``."""
-    shared = {"dirpath": folder / "checkpoints", "auto_insert_metric_name": False, "enable_version_counter": False}
-    best = ModelCheckpoint(filename="best", monitor="val/nats_per_char", **shared)
-    last = ModelCheckpoint(filename="last", save_on_exception=True, save_on_train_epoch_end=False, **shared)
-    return best, last
-
-
 def _fit(trainer: pl.Trainer, module: LanguageModule, data: CharDataModule, resume_from: Path | None) -> None:
     try:
         trainer.fit(module, data, ckpt_path=resume_from, weights_only=True)
@@ -154,12 +153,10 @@ def _fit(trainer: pl.Trainer, module: LanguageModule, data: CharDataModule, resu
         raise
 
 
-def _check_room_to_train(checkpoint: dict[str, Any], options: dict[str, Any], path: Path) -> None:
-    step, max_steps = checkpoint["global_step"], options["max_steps"]
+def _check_room_to_train(step: int, options: dict[str, Any], path: Path) -> None:
+    max_steps = options["max_steps"]
     if max_steps != -1 and step >= max_steps:
-        raise UsageError(
-            f"resume={path}: it is at step {step} of trainer.max_steps={max_steps}; raise trainer.max_steps"
-        )
+        raise UsageError(f"resume={path}: it stands at step {step} and trainer.max_steps={max_steps}; raise that")
 
 
 def _finite(score: torch.Tensor | None) -> float | None:

@@ -1,0 +1,158 @@
+"""A continued run ends where an uninterrupted one does, to the last bit."""
+
+import json
+import signal
+
+import pytest
+import torch
+from programs import start_train, train, wait_for, write_text
+
+from lipformer.training.module import LanguageModule
+
+STEPS = 11
+# 100 lines in batches of 512 tokens are 7 batches an epoch: 11 steps end in the middle of the second one.
+RUN = (
+    "dropout=0.2",
+    f"trainer.max_steps={STEPS}",
+    "trainer.val_every_steps=3",
+    "data.batch_tokens=512",
+    "schedule.warmup_steps=4",
+)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    return write_text(tmp_path_factory.mktemp("resume") / "text.txt")
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(text, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("uninterrupted") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        assert train(patch, *RUN, f"data.train={text}", f"hydra.run.dir={folder}") == 0
+    return folder
+
+
+def interrupt_at(step, monkeypatch):
+    """Send this process a Ctrl-C in the middle of the training step that follows `step`."""
+    original = LanguageModule.training_step
+
+    def training_step(self, batch, batch_idx):
+        if self.global_step == step:
+            signal.raise_signal(signal.SIGINT)
+        return original(self, batch, batch_idx)
+
+    monkeypatch.setattr(LanguageModule, "training_step", training_step)
+
+
+def assert_equal_ends(one, two):
+    first, second = (torch.load(f / "checkpoints" / "last.ckpt", weights_only=True) for f in (one, two))
+    assert first["global_step"] == second["global_step"] == STEPS
+    assert first["state_dict"].keys() == second["state_dict"].keys()
+    for name, tensor in first["state_dict"].items():
+        assert torch.equal(tensor, second["state_dict"][name]), name
+    moments = [checkpoint["optimizer_states"][0]["state"] for checkpoint in (first, second)]
+    for index, state in moments[0].items():
+        assert all(torch.equal(value, moments[1][index][key]) for key, value in state.items())
+    assert first["lr_schedulers"] == second["lr_schedulers"]
+    assert first["lipformer"]["tokens_seen"] == second["lipformer"]["tokens_seen"]
+    figures = [json.loads((folder / "metrics.json").read_text()) for folder in (one, two)]
+    for name in ("best/val/nats_per_char", "val/nats_per_char", "tokens", "steps"):
+        assert figures[0][name] == figures[1][name], name
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("step", [0, 4, 5, 6, 8])  # 5 ends at a validation, 6 at the end of the epoch
+def test_interrupted_and_continued_equals_uninterrupted(
+    step, workers, text, uninterrupted, tmp_path, monkeypatch, capsys
+):
+    with monkeypatch.context() as patch:
+        interrupt_at(step, patch)
+        options = (f"data.train={text}", f"data.num_workers={workers}", f"hydra.run.dir={tmp_path / 'first'}")
+        assert train(patch, *RUN, *options) == 130
+    assert json.loads((tmp_path / "first" / "status.json").read_text())["status"] == "interrupted"
+    before = {f: f.read_bytes() for f in (tmp_path / "first").rglob("*") if f.is_file()}
+    second = tmp_path / "second"
+    assert train(monkeypatch, f"resume={tmp_path / 'first'}", f"hydra.run.dir={second}") == 0
+    assert_equal_ends(uninterrupted, second)
+    after = {f: f.read_bytes() for f in (tmp_path / "first").rglob("*") if f.is_file()}
+    assert before == after, "the continued run's own folder is left alone"
+
+
+def test_an_error_in_a_validation_does_not_spoil_the_figures(text, uninterrupted, tmp_path, monkeypatch):
+    original = LanguageModule.validation_step
+
+    def validation_step(self, batch, batch_idx):
+        original(self, batch, batch_idx)
+        if self.global_step == 6:
+            raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LanguageModule, "validation_step", validation_step)
+        assert train(patch, *RUN, f"data.train={text}", f"hydra.run.dir={tmp_path / 'first'}") == 1
+    assert json.loads((tmp_path / "first" / "status.json").read_text())["reason"] == "RuntimeError: out of memory"
+    assert train(monkeypatch, f"resume={tmp_path / 'first'}", f"hydra.run.dir={tmp_path / 'second'}") == 0
+    assert_equal_ends(uninterrupted, tmp_path / "second")
+
+
+def test_best_of_before_the_interruption_is_kept(text, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        interrupt_at(4, patch)
+        assert train(patch, *RUN, f"data.train={text}", f"hydra.run.dir={tmp_path / 'first'}") == 130
+    best = json.loads((tmp_path / "first" / "metrics.json").read_text())["best/val/nats_per_char"]
+
+    def validation_step(self, batch, batch_idx):  # all that follows is worse
+        self.val_nats.update(torch.tensor(9.0 * batch.lengths.sum()), batch.lengths.sum())
+
+    monkeypatch.setattr(LanguageModule, "validation_step", validation_step)
+    assert train(monkeypatch, f"resume={tmp_path / 'first'}", f"hydra.run.dir={tmp_path / 'second'}") == 0
+    figures = json.loads((tmp_path / "second" / "metrics.json").read_text())
+    assert figures["val/nats_per_char"] == 9.0
+    assert figures["best/val/nats_per_char"] == best
+    kept, old = (torch.load(tmp_path / f / "checkpoints" / "best.ckpt", weights_only=True) for f in ("second", "first"))
+    assert kept["global_step"] == old["global_step"] == 3
+
+
+def test_metrics_csv_of_a_continued_run_begins_at_the_beginning(text, uninterrupted, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        interrupt_at(4, patch)
+        assert train(patch, *RUN, f"data.train={text}", f"hydra.run.dir={tmp_path / 'first'}") == 130
+    assert train(monkeypatch, f"resume={tmp_path / 'first'}", f"hydra.run.dir={tmp_path / 'second'}") == 0
+    whole, continued = (
+        (folder / "metrics.csv").read_text().splitlines() for folder in (uninterrupted, tmp_path / "second")
+    )
+    # Lightning writes the row of a step after the point at which Ctrl-C takes effect: that one is lost.
+    assert [row for row in whole if not row.startswith("0,4,")] == continued
+    assert len(whole) == len(continued) + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ((), f"it stands at step {STEPS} and trainer.max_steps={STEPS}"),
+        (("lr=0.1", "trainer.max_steps=99"), "lr cannot change"),
+        (("attention=l2",), "attention cannot change"),
+        (("data.batch_tokens=99",), "data.batch_tokens cannot change"),
+    ],
+)
+def test_what_a_continued_run_refuses(arguments, expected, uninterrupted, tmp_path, monkeypatch, capsys):
+    code = train(monkeypatch, f"resume={uninterrupted}", *arguments, f"hydra.run.dir={tmp_path / 'run'}")
+    assert code == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len([line for line in errors if line.startswith("error: ")]) == 1
+    assert expected in errors[-1]
+
+
+def test_a_killed_process_continues_in_another(text, uninterrupted, tmp_path):
+    slow = (*RUN, f"data.train={text}", f"hydra.run.dir={tmp_path / 'first'}", "trainer.max_steps=100000")
+    process = start_train(*slow, f"schedule.total_steps={STEPS}", folder=tmp_path)
+    wait_for(tmp_path / "first" / "checkpoints" / "last.ckpt", process)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    step = torch.load(tmp_path / "first" / "checkpoints" / "last.ckpt", weights_only=True)["global_step"]
+    more = (f"resume={tmp_path / 'first'}", f"trainer.max_steps={step + 2}", f"hydra.run.dir={tmp_path / 'second'}")
+    process = start_train(*more, folder=tmp_path)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert json.loads((tmp_path / "second" / "metrics.json").read_text())["steps"] == step + 2
