@@ -2,6 +2,7 @@
 
 import json
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,9 +28,18 @@ class Recorded:
     exit_code: int | None = None
 
 
-def read_runs(run_folder: Path) -> list[Recorded]:
-    """Read every offline run in ``<run_folder>/wandb``."""
-    return [_read(file) for file in sorted(run_folder.glob("wandb/offline-run-*/*.wandb"))]
+def read_runs(run_folder: Path, seconds: float = 60) -> list[Recorded]:
+    """Read every offline run in ``<run_folder>/wandb``, once it is whole.
+
+    wandb's own process closes the file a moment after `finish` has returned.
+    """
+    deadline = time.monotonic() + seconds
+    files = sorted(run_folder.glob("wandb/offline-run-*/*.wandb"))
+    runs = [_read(file) for file in files]
+    while any(run.exit_code is None for run in runs) and time.monotonic() < deadline:
+        time.sleep(0.1)
+        runs = [_read(file) for file in files]
+    return runs
 
 
 def _read(file: Path) -> Recorded:
