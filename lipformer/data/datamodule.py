@@ -231,7 +231,7 @@ class CharDataModule(LightningDataModule):
         return ResumableLoader(
             part.sentences,
             batch_sampler=self._sampler(split),
-            position=self._position if split == "train" else _nowhere,
+            position=self._position if split == "train" else None,
             collate_fn=partial(collate, end_id=part.end_id),
             num_workers=self.num_workers,
             pin_memory=on_gpu,
@@ -248,7 +248,3 @@ class _Start:
     batches: int = 0
     batches_per_epoch: int = 0
     batches_total: int = 0
-
-
-def _nowhere() -> None:
-    return None

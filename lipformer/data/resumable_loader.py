@@ -19,8 +19,8 @@ class ResumableLoader(DataLoader[Batch]):
 
     Args:
         sampler: the batch sampler.
-        position: returns (epoch, batches of it already consumed), or None where nobody counts; the sampler's
-            own epoch holds then.
+        position: returns (epoch, batches of it already consumed), or None where nobody counts. Without it, and
+            where nobody counts, the sampler's own epoch holds.
         options: further arguments of ``DataLoader``.
     """
 
@@ -28,7 +28,7 @@ class ResumableLoader(DataLoader[Batch]):
         self,
         *args: Any,
         batch_sampler: TokenBudgetBatchSampler,
-        position: Callable[[], tuple[int, int] | None],
+        position: Callable[[], tuple[int, int] | None] | None,
         **options: Any,
     ):
         # A generator of its own: making an iterator draws a seed for the workers, which otherwise comes from
@@ -38,7 +38,7 @@ class ResumableLoader(DataLoader[Batch]):
         self.position = position
 
     def __iter__(self):
-        if (position := self.position()) is not None:
+        if self.position is not None and (position := self.position()) is not None:
             epoch, batches = position
             self.batch_sampler.set_epoch(epoch)
             self.batch_sampler.skip(batches)
