@@ -18,7 +18,7 @@ class ResumableLoader(DataLoader[Batch]):
     (Lightning does, in the first epoch after a resume), therefore cannot change which batches come.
 
     Args:
-        sampler: the batch sampler.
+        batch_sampler: gives the rows of each batch; it is told the epoch and what to skip.
         position: returns (epoch, batches of it already consumed), or None where nobody counts. Without it, and
             where nobody counts, the sampler's own epoch holds.
         options: further arguments of ``DataLoader``.
