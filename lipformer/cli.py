@@ -67,6 +67,9 @@ def _run(config_name: str, job: Callable[[DictConfig, Path], float | None]) -> N
     could not tell a diverged job from a failed one.
     """
     register()
+    for flag in {"-m", "--multirun"}.intersection(sys.argv):  # wherever it is typed; Hydra takes it first only
+        sys.argv.remove(flag)
+        sys.argv.insert(1, flag)
     outcomes: list[Outcome] = []
     # Hydra formats errors itself unless told not to; they are ours to explain.
     full_error = os.environ.get(FULL_ERROR) == "1"

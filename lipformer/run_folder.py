@@ -38,7 +38,7 @@ class Outcome:
         match error:
             case KeyboardInterrupt():
                 self.status, self.exit_code, self.reason = "interrupted", 130, "interrupted by the user (SIGINT)"
-            case SystemExit():  # Lightning's answer to SIGTERM, which carries no code of its own
+            case SystemExit(code=None):  # Lightning's answer to SIGTERM
                 self.status, self.exit_code, self.reason = "interrupted", 143, "terminated by the system (SIGTERM)"
             case DivergedError():
                 self.status, self.exit_code = "diverged", error.exit_code

@@ -36,7 +36,7 @@ def l2_scores(
     """
     with torch.autocast(query.device.type, enabled=False):
         query, key = at_least_float32(query), at_least_float32(key)
-        origin = key[..., :1, :]
+        origin = key[..., :1, :].detach()  # a constant to autograd: no derivative depends on it either
         query, key = query - origin, key - origin
         return (2 * query @ key.mT - key.square().sum(-1).unsqueeze(-2)) / s
 

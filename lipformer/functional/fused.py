@@ -9,9 +9,10 @@ A constant added to a row of scores cancels in the softmax, so with :math:`\tild
 The values are the queries: with V_h = q M_h the rest of the layer is P (q M_h) W^O_h = (P q) N_h,
 N_h = M_h W^O_h, so one product with the stacked N_h does the work of the value and output projections.
 
-Tokens enter relative to the first one, x_0, which distances do not notice but rounding does. In half
-precision the norms are those of the *rounded* keys, computed in float32 and stored as a sum of two columns:
-the result is then exact L2 attention of slightly perturbed tokens, and each token stays nearest to itself.
+Queries and keys are projected from differences to the first token, which distances do not notice but rounding
+does; values are not, since a mean of such differences would cancel in turn. In half precision the norms are
+those of the *rounded* keys, computed in float32 and stored as a sum of two columns: the result is then exact
+L2 attention of slightly perturbed tokens, and each token stays nearest to itself.
 
 The kernels have no second derivative: see :mod:`lipformer.functional.attention` for that.
 Legend: B batch, N tokens, D width, H heads, d columns of a head, e > d columns with the extra ones.
@@ -21,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from lipformer.functional.heads import at_least_float32
 
@@ -48,10 +50,11 @@ def fused_tied_l2(
     References: Kim et al. 2021, sec. 3, arXiv 2006.04710; the folding is ours (docs/mathematics.md, 5).
     """
     heads, d, _ = head_outputs.shape
-    origin = x[:, :1]
-    queries = _queries(x - origin, query_weight, heads)
-    keys = _keys(queries[..., :d], queries)
-    return _attend(queries, keys, F.linear(origin, query_weight), head_outputs, s, causal)
+    origin = x[:, :1].detach()  # any constant gives the same scores, so no gradient passes through this one
+    queries = _padded_projection(x - origin, query_weight, heads)
+    keys = _NormColumns.apply(queries, None, d)
+    values = queries + _padded_projection(origin, query_weight, heads)
+    return _attend(queries, keys, values, head_outputs, s, causal)
 
 
 def fused_l2(
@@ -72,24 +75,24 @@ def fused_l2(
     Arguments and result as in :func:`fused_tied_l2`, with ``key_weight`` for the keys.
     """
     heads, d, _ = head_outputs.shape
-    origin = x[:, :1]
-    queries = _queries(x - origin, query_weight, heads)
-    first_query = F.linear(origin, query_weight)
-    gap = at_least_float32(first_query) - at_least_float32(F.linear(origin, key_weight))
-    keys = _keys(
-        F.linear(x - origin, key_weight).unflatten(-1, (heads, d)), queries, gap.unflatten(-1, (heads, d))
+    origin = x[:, :1].detach()
+    queries = _padded_projection(x - origin, query_weight, heads)
+    first_query, first_key = (
+        _padded_projection(origin, weight, heads) for weight in (query_weight, key_weight)
     )
-    return _attend(queries, keys, first_query, head_outputs, s, causal)
+    gap = at_least_float32(first_query[..., :d]) - at_least_float32(first_key[..., :d])
+    keys = _NormColumns.apply(_padded_projection(x - origin, key_weight, heads), gap, d)
+    return _attend(queries, keys, queries + first_query, head_outputs, s, causal)
 
 
-def _queries(x: Tensor, weight: Tensor, heads: int) -> Tensor:
+def _padded_projection(x: Tensor, weight: Tensor, heads: int) -> Tensor:
     """Project to (B, N, H, e): d columns, then as many ones as the keys' norms need columns, then zeros.
 
     Padding the weight and letting the bias write the ones is free; a ``cat`` would copy the activations.
     """
     d = weight.shape[0] // heads
-    low = torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
-    norms = 2 if low in (torch.bfloat16, torch.float16) else 1
+    autocast = torch.is_autocast_enabled(x.device.type)
+    norms = _norm_columns(torch.get_autocast_dtype(x.device.type) if autocast else x.dtype)
     # The CUDA kernels want multiples of 8 and would otherwise copy; the CPU's is fastest without padding.
     columns = -(-(d + norms) // 8) * 8 if x.is_cuda else d + norms
     bias = weight.new_zeros(heads, columns)
@@ -98,31 +101,51 @@ def _queries(x: Tensor, weight: Tensor, heads: int) -> Tensor:
     return F.linear(x, padded.flatten(0, 1), bias.flatten()).unflatten(-1, (heads, columns))
 
 
-def _keys(keys: Tensor, like: Tensor, gap: Tensor | None = None) -> Tensor:
-    """Append to (B, N, H, d) keys the column(s) -|k|^2/2 (+ gap . k), and zeros up to the width of ``like``."""
-    with torch.autocast(keys.device.type, enabled=False):
-        full = at_least_float32(keys)
-        column = -0.5 * full.square().sum(-1, keepdim=True)
+def _norm_columns(dtype: torch.dtype) -> int:
+    """Columns that hold a squared norm: half precision needs a high and a low part."""
+    return 2 if dtype in (torch.bfloat16, torch.float16) else 1
+
+
+class _NormColumns(torch.autograd.Function):
+    """Write -|k|^2/2 (+ gap . k) over the ones of padded (B, N, H, e) keys.
+
+    Out of slices and ``cat``, autograd would make a backward pass that fills twice the memory with zeros.
+    """
+
+    @staticmethod
+    def forward(ctx, padded: Tensor, gap: Tensor | None, d: int) -> Tensor:
+        ctx.save_for_backward(padded, gap)
+        ctx.d = d
+        keys = at_least_float32(padded[..., :d])
+        column = keys.square().sum(-1) * -0.5
         if gap is not None:
-            column = column + (gap * full).sum(-1, keepdim=True)
-        high = column.to(keys.dtype)
-        parts = [keys, high]
-        if keys.dtype != full.dtype:
-            parts.append((column - high).to(keys.dtype))
-        missing = like.shape[-1] - keys.shape[-1] - len(parts) + 1
-        if missing:
-            parts.append(keys.new_zeros(*keys.shape[:-1], missing))
-        return torch.cat(parts, -1)
+            column += (gap * keys).sum(-1)
+        result = padded.clone()
+        result[..., d] = column
+        if _norm_columns(padded.dtype) == 2:
+            result[..., d + 1] = column - result[..., d]
+        return result
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        # The high and the low part meet the same ones, so either's gradient is that of their sum. What is
+        # returned for the ones themselves is immaterial: they come from a constant bias and zero weights.
+        padded, gap = ctx.saved_tensors
+        column = gradient[..., ctx.d : ctx.d + 1]
+        result = torch.addcmul(gradient, padded, column, value=-1)
+        if gap is None:
+            return result, None, None
+        result[..., : ctx.d] += column * gap
+        return result, (column * padded[..., : ctx.d]).sum(1, keepdim=True).to(gap.dtype), None
 
 
 def _attend(
-    queries: Tensor, keys: Tensor, first_query: Tensor, head_outputs: Tensor, s: float, causal: bool
+    queries: Tensor, keys: Tensor, values: Tensor, head_outputs: Tensor, s: float, causal: bool
 ) -> Tensor:
-    """Attend with the queries as values, map each head by its N_h, and add back what the centring took away."""
+    """Attend, then send each head's mix of values through its N_h; the extra columns meet zeros."""
     mixed = F.scaled_dot_product_attention(
-        queries.transpose(1, 2), keys.transpose(1, 2), queries.transpose(1, 2), is_causal=causal, scale=2 / s
+        queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), is_causal=causal, scale=2 / s
     )
-    extra = queries.shape[-1] - head_outputs.shape[1]
-    stacked = F.pad(head_outputs, (0, 0, 0, extra)).flatten(0, 1).to(mixed.dtype)
-    # Rows of the attention matrix sum to one, so the first token's share passes through unmixed.
-    return mixed.transpose(1, 2).flatten(2) @ stacked + first_query @ head_outputs.flatten(0, 1).to(mixed.dtype)
+    stacked = F.pad(head_outputs, (0, 0, 0, values.shape[-1] - head_outputs.shape[1])).flatten(0, 1)
+    return mixed.transpose(1, 2).flatten(2) @ stacked.to(mixed.dtype)

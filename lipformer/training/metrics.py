@@ -48,16 +48,12 @@ class NatsPerChar(Metric):
 
     def update(self, nats: Tensor, tokens: Tensor) -> None:
         """Add a batch: its nats summed, and its tokens counted."""
-        self.nats += nats.detach().to(self.nats)
+        self.nats = self.nats.double() + nats.detach().double()  # `module.to(dtype)` has cast the state too
         self.tokens += tokens
 
     def compute(self) -> Float[Tensor, ""]:
         """Return the mean so far; nan before the first token."""
         return self.nats / self.tokens
-
-    def set_dtype(self, dst_type: torch.dtype) -> "NatsPerChar":
-        """Keep float64: a trainer's precision is not the metric's."""
-        return self
 
 
 def bits(nats: float) -> float:

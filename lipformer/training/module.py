@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from lipformer.data.collate import Batch
+from lipformer.data.loop_progress import align_loop_progress
 from lipformer.errors import DivergedError
 from lipformer.model import CharTransformer
 from lipformer.training.metrics import NatsPerChar, bits, sum_nats
@@ -106,6 +107,7 @@ class LanguageModule(pl.LightningModule):
         extras = checkpoint["lipformer"]
         self.tokens_seen = extras["tokens_seen"]
         self.train_nats.update(extras["nats"].to(self.train_nats.nats.device), extras["tokens"])
+        align_loop_progress(checkpoint)
         validation = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
         for counts in (validation["current"], validation["total"]):
             counts.update(dict.fromkeys(counts, 0))

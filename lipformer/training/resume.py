@@ -21,7 +21,16 @@ log = logging.getLogger(__name__)
 # What a continued run may be given anew: how long and where it trains, where its text and its logs are. All else is
 # part of what the checkpoint holds (weights, optimizer state, position in the data) and would be ignored or break it.
 FREE_GROUPS = ("trainer", "logger")
-FREE_KEYS = ("resume", "allow_targets", "data.dir", "data.num_workers", "data.train", "data.valid", "data.test", "data.download")
+FREE_KEYS = (
+    "resume",
+    "allow_targets",
+    "data.dir",
+    "data.num_workers",
+    "data.train",
+    "data.valid",
+    "data.test",
+    "data.download",
+)
 
 
 def resumed_config(config: DictConfig, hydra: HydraConf) -> DictConfig:

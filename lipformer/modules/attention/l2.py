@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from lipformer.functional.attention import l2_scores, masked_softmax
 from lipformer.functional.fused import fused_l2
-from lipformer.functional.heads import check_heads, merge_heads, split_heads
+from lipformer.functional.heads import at_least_float32, check_heads, merge_heads, split_heads
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.functional.value_path import head_outputs, value_maps
 from lipformer.modules.attention.projection import projection
@@ -66,13 +66,16 @@ class L2Attention(nn.Module):
             outputs = head_outputs(maps, self.out.weight)
             mixed = fused_l2(x, self.query.weight, self.key.weight, outputs, s=self.s, causal=self.causal)
             return self.dropout(mixed)
-        queries = split_heads(self.query(x), self.heads)
-        mixed = self.attention_weights(x).to(queries.dtype) @ (queries @ maps.to(queries.dtype))
+        values = split_heads(self.query(x), self.heads) @ maps.to(x.dtype)
+        mixed = self.attention_weights(x).to(values.dtype) @ values
         return self.dropout(self.out(merge_heads(mixed)))
 
     def attention_weights(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B H N N"]:
         """Rows of the softmax; each sums to one."""
-        queries, keys = (split_heads(linear(x), self.heads) for linear in (self.query, self.key))
+        origin = x[:, :1].detach()  # distances allow one common shift of queries and keys: the first key
+        gap = at_least_float32(self.query(origin)) - at_least_float32(self.key(origin))
+        queries = split_heads(self.query(x - origin) + gap, self.heads)
+        keys = split_heads(self.key(x - origin), self.heads)
         return masked_softmax(l2_scores(queries, keys, self.s), self.causal)
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:

@@ -73,13 +73,15 @@ class TiedL2Attention(nn.Module):
         if fused:
             outputs = head_outputs(maps, self.out.weight)
             return self.dropout(fused_tied_l2(x, self.query.weight, outputs, s=self.s, causal=self.causal))
-        queries = split_heads(self.query(x), self.heads)
-        mixed = self.attention_weights(x).to(queries.dtype) @ (queries @ maps.to(queries.dtype))
-        return self.dropout(self.out(merge_heads(mixed)))
+        origin = x[:, :1].detach()  # as in the fused form: differences for the distances only
+        queries = split_heads(self.query(x - origin), self.heads)
+        weights = masked_softmax(l2_scores(queries, queries, self.s), self.causal)
+        values = (queries + split_heads(self.query(origin), self.heads)) @ maps.to(queries.dtype)
+        return self.dropout(self.out(merge_heads(weights.to(queries.dtype) @ values)))
 
     def attention_weights(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B H N N"]:
         """Rows of the softmax; each sums to one."""
-        queries = split_heads(self.query(x), self.heads)
+        queries = split_heads(self.query(x - x[:, :1].detach()), self.heads)
         return masked_softmax(l2_scores(queries, queries, self.s), self.causal)
 
     def value_maps(self) -> Float[Tensor, "H d v"]:

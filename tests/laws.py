@@ -1,0 +1,86 @@
+"""The table of layers and what each promises; ``test_laws.py`` holds every one to it, in float64.
+
+A new kind of layer is one row. ``build(width=, context=, causal=, dropout=)`` makes it; kinds that have no
+heads, no context or no order of tokens ignore what they do not need.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from lipformer.functional.spectral import Norm
+from lipformer.modules.attention import (
+    ContractiveL2Attention,
+    DotProductAttention,
+    L2Attention,
+    TiedL2Attention,
+)
+
+ALL_NORMS: tuple[Norm, ...] = (2, math.inf, "mixed")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One layer and its promises."""
+
+    name: str
+    build: Callable[..., nn.Module]
+    causal: bool = True
+    """With causal=True no output depends on a later token."""
+    equivariant: bool = True
+    """With causal=False, permuting the tokens permutes the outputs."""
+    fused: bool = True
+    """Has a second path, chosen by ``forward(x, fused=)``."""
+    lipschitz: tuple[Norm, ...] = ()
+    """Norms with a finite bound; in the others ``lipschitz_bound`` is infinite."""
+    contracts: dict[Norm, float] = field(default_factory=dict)
+    """Norms with a bound below one, and that bound."""
+    witness: Callable[[float], tuple[nn.Module, Tensor]] | None = None
+    """For a kind that is not Lipschitz: a layer and inputs whose Jacobian grows without limit."""
+
+
+def attention(kind: type[nn.Module], heads: int = 2, **keywords) -> Callable[..., nn.Module]:
+    """Return a factory of an attention kind with two heads."""
+
+    def build(width: int = 4, context: int = 6, causal: bool = True, dropout: float = 0.0) -> nn.Module:
+        return kind(width, heads, context=context, causal=causal, dropout=dropout, **keywords).double().eval()
+
+    return build
+
+
+def spread_around_zero(scale: float) -> tuple[nn.Module, Tensor]:
+    """A token of zeros attends to the others evenly: their covariance enters its derivative."""
+    torch.manual_seed(0)
+    x = scale * torch.randn(4, 4, dtype=torch.float64)
+    x[-1] = 0
+    return attention(DotProductAttention)(), x
+
+
+def keys_off_their_queries(scale: float) -> tuple[nn.Module, Tensor]:
+    """W^K = W^Q / 2 in one dimension: a token is not nearest to itself, and distances are not bounded."""
+    layer = attention(L2Attention, heads=1)(width=1, causal=False)
+    with torch.no_grad():
+        for linear, weight in ((layer.query, 1), (layer.key, 0.5), (layer.value, 1), (layer.out, 1)):
+            linear.weight.fill_(weight)
+    return layer, scale * torch.tensor([[1.0], [2.8], [1.2]], dtype=torch.float64)
+
+
+KINDS = [
+    Kind("dot_product", attention(DotProductAttention), witness=spread_around_zero),
+    Kind("l2", attention(L2Attention), witness=keys_off_their_queries),
+    Kind("tied_l2", attention(TiedL2Attention), lipschitz=ALL_NORMS),
+    Kind("tied_l2_one_head", attention(TiedL2Attention, heads=1), lipschitz=ALL_NORMS),
+    Kind("tied_l2_matched", attention(TiedL2Attention, columns=2), lipschitz=ALL_NORMS),
+    *(
+        Kind(
+            f"contractive_l2_{p}",
+            attention(ContractiveL2Attention, p=p),
+            lipschitz=ALL_NORMS,
+            contracts={p: 0.97},
+        )
+        for p in ALL_NORMS
+    ),
+]

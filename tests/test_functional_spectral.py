@@ -1,0 +1,105 @@
+"""Operator norms: from above, exact, and what happens at the edges of the number range."""
+
+import math
+
+import pytest
+import torch
+
+from lipformer.functional import spectral
+
+
+def matrices(dtype: torch.dtype) -> list[torch.Tensor]:
+    torch.manual_seed(0)
+    orthogonal = torch.linalg.qr(torch.randn(64, 64, dtype=torch.float64))[0].to(dtype)
+    return [
+        torch.randn(64, 64, dtype=dtype),
+        torch.randn(3, 64, 8, dtype=dtype),
+        torch.randn(2, 2, 8, 64, dtype=dtype),
+        torch.randn(64, 1, dtype=dtype) @ torch.randn(1, 64, dtype=dtype),
+        orthogonal,
+        torch.eye(64, dtype=dtype),
+        torch.ones(1, 1, dtype=dtype),
+    ]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1e-30, 1e-3, 1.0, 1e3, 1e30])
+def test_upper_is_above_and_close(dtype, scale):
+    for matrix in matrices(dtype):
+        upper, exact = spectral.upper(scale * matrix), spectral.exact(scale * matrix)
+        assert upper.shape == matrix.shape[:-2]
+        assert upper.dtype == dtype
+        assert (upper >= exact).all()
+        # rank 64, six products: 64^(1/128) = 1.033, and 64 roundings of float32 beside a share of 1/64
+        assert (upper <= 1.04 * exact).all()
+
+
+def test_upper_is_tight_unless_all_singular_values_are_equal():
+    torch.manual_seed(0)
+    matrix = torch.randn(512, 512, dtype=torch.float64)
+    assert 1 <= spectral.upper(matrix) / spectral.exact(matrix) < 1.03
+    assert spectral.upper(torch.eye(512)).item() == pytest.approx(512 ** (1 / 128), rel=0.03)
+
+
+def test_upper_covers_float32_rounding_at_width_512():
+    for seed in range(5):
+        torch.manual_seed(seed)
+        matrix = torch.randn(512, 512)
+        # Enough products that the slack of the iteration itself is gone and only roundings are left.
+        assert spectral.upper(matrix, iterations=14) >= spectral.exact(matrix)
+
+
+@pytest.mark.parametrize("precision", ["high", "medium"])
+def test_upper_makes_room_for_reduced_matmul_precision(precision):
+    matrix = torch.randn(64, 64)
+    before, full = torch.get_float32_matmul_precision(), spectral.upper(matrix)
+    torch.set_float32_matmul_precision(precision)
+    try:
+        assert spectral.upper(matrix) > full
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def test_upper_of_zero_is_zero_with_a_finite_gradient():
+    matrix = torch.zeros(2, 5, 3, requires_grad=True)
+    upper = spectral.upper(matrix)
+    upper.sum().backward()
+    assert (upper == 0).all()
+    assert (matrix.grad == 0).all()
+
+
+def test_upper_of_half_precision_is_float32_also_under_autocast():
+    matrix = torch.randn(32, 32, dtype=torch.bfloat16)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        upper = spectral.upper(matrix)
+    assert upper.dtype == torch.float32
+    assert upper >= spectral.exact(matrix)
+
+
+def test_upper_gradient():
+    torch.manual_seed(0)
+    matrix = torch.randn(2, 5, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(spectral.upper, matrix)
+    assert torch.autograd.gradgradcheck(spectral.upper, matrix)
+    upper, exact = (torch.autograd.grad(f(matrix).sum(), matrix)[0] for f in (spectral.upper, spectral.exact))
+    torch.testing.assert_close(upper, exact, rtol=0.05, atol=0.01)
+
+
+def test_inf_norm_is_the_row_sum():
+    matrix = torch.tensor([[1.0, -2.0], [0.5, 0.25], [-1.0, 1.0]])
+    assert spectral.inf_norm(matrix) == 3
+    assert spectral.inf_norm(matrix.mT) == 3.25
+
+
+@pytest.mark.parametrize(
+    ("spelling", "norm"),
+    [("mixed", "mixed"), (2, 2), (2.0, 2), ("2", 2), (math.inf, math.inf), ("inf", math.inf), (".inf", math.inf)],
+)
+def test_norm_names(spelling, norm):
+    assert spectral.parse_norm(spelling) == norm
+
+
+@pytest.mark.parametrize("spelling", [1, 0, -math.inf, "fro", None, True])
+def test_unknown_norms_are_refused(spelling):
+    with pytest.raises(ValueError, match=r"p must be 2, inf or 'mixed', not"):
+        spectral.parse_norm(spelling)

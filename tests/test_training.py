@@ -1,0 +1,170 @@
+"""The training loop: what a step does, what a run folder holds, how a run ends."""
+
+import json
+import math
+
+import pytest
+import torch
+from programs import train, write_text
+
+from lipformer.errors import UsageError
+from lipformer.training import schedules
+from lipformer.training.build import factory
+from lipformer.training.module import LanguageModule, parameter_groups
+
+
+def test_run_folder_holds_what_the_contract_says(tiny_run):
+    names = {str(f.relative_to(tiny_run)) for f in tiny_run.rglob("*") if f.is_file()}
+    assert names == {
+        "config.yaml",
+        "metrics.csv",
+        "metrics.json",
+        "status.json",
+        "train.log",
+        "checkpoints/best.ckpt",
+        "checkpoints/last.ckpt",
+    }
+    status = json.loads((tiny_run / "status.json").read_text())
+    figures = json.loads((tiny_run / "metrics.json").read_text())
+    assert status == {"status": "finished", "exit_code": 0, "reason": "", "best": figures["best/val/nats_per_char"]}
+    assert figures["steps"] == 3
+    assert figures["val/bits_per_char"] == pytest.approx(figures["val/nats_per_char"] / math.log(2), rel=1e-6)
+    header = (tiny_run / "metrics.csv").read_text().splitlines()[0].split(",")
+    assert {"train/nats_per_char", "val/nats_per_char", "val/bits_per_char", "train/gradient_norm"} <= set(header)
+
+
+def test_checkpoint_holds_plain_containers_only(tiny_run):
+    checkpoint = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
+    extras = checkpoint["lipformer"]
+    assert extras["config"]["width"] == 16
+    assert extras["vocabulary"] == sorted(extras["vocabulary"])
+    assert {"lipformer", "torch", "python", "pytorch_lightning"} == set(extras["versions"])
+
+    def plain(value):
+        if isinstance(value, dict):
+            return all(type(k) is str and plain(v) for k, v in value.items())
+        if isinstance(value, list):
+            return all(map(plain, value))
+        return value is None or type(value) in (str, int, float, bool)
+
+    assert plain(extras["config"])
+
+
+@pytest.mark.parametrize("when", ["loss", "gradient"])
+def test_divergence_ends_the_run_with_3_and_keeps_a_finite_checkpoint(when, tmp_path, monkeypatch, capsys):
+    original = LanguageModule.training_step
+
+    def training_step(self, batch, batch_idx):
+        if self.global_step == 4:
+            if when == "loss":
+                with torch.no_grad():
+                    self.model.head.bias[0] = math.nan
+            else:
+                loss = original(self, batch, batch_idx)
+                return loss + (self.model.head.bias.sum() * 0).sqrt()  # 0, with an infinite slope
+        return original(self, batch, batch_idx)
+
+    monkeypatch.setattr(LanguageModule, "training_step", training_step)
+    text = write_text(tmp_path / "text.txt")
+    folder = tmp_path / "run"
+    code = train(monkeypatch, f"data.train={text}", "trainer.max_steps=9", f"hydra.run.dir={folder}")
+    assert code == 3
+    status = json.loads((folder / "status.json").read_text())
+    assert status["status"] == "diverged"
+    assert f"the {when} became" in status["reason"]
+    assert "step 4" in status["reason"]
+    assert status["best"] is not None, "the validation at step 3 counts"
+    assert "error: the " in capsys.readouterr().err
+    best = torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True)
+    assert best["global_step"] == 3
+    assert all(torch.isfinite(t).all() for t in best["state_dict"].values() if t.is_floating_point())
+
+
+def test_a_run_is_a_function_of_its_seed(tmp_path, monkeypatch):
+    text = write_text(tmp_path / "text.txt")
+    ends = {}
+    for name, seed in {"a": 0, "b": 0, "c": 1}.items():
+        folder = tmp_path / name
+        options = (f"data.train={text}", "dropout=0.3", "attention=contractive_l2", f"seed={seed}")
+        assert train(monkeypatch, *options, f"hydra.run.dir={folder}") == 0
+        ends[name] = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["state_dict"]
+    assert all(torch.equal(ends["a"][key], ends["b"][key]) for key in ends["a"])
+    assert any(not torch.equal(ends["a"][key], ends["c"][key]) for key in ends["a"])
+
+
+def test_the_last_step_is_validated_and_saved(tmp_path, monkeypatch):
+    text = write_text(tmp_path / "text.txt")
+    options = (f"data.train={text}", "trainer.max_steps=5", "trainer.val_every_steps=100")
+    assert train(monkeypatch, *options, f"hydra.run.dir={tmp_path / 'run'}") == 0
+    assert torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 5
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["best/val/nats_per_char"] > 0
+
+
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_training_by_epochs_sees_each_sentence_so_often(epochs, tmp_path, monkeypatch):
+    text = write_text(tmp_path / "text.txt")
+    tokens = sum(len(line) + 1 for line in text.read_text().splitlines()[:90])  # the training share
+    limits = ("trainer.max_steps=-1", f"trainer.max_epochs={epochs}", "schedule=constant", "data.batch_tokens=512")
+    assert train(monkeypatch, *limits, f"data.train={text}", f"hydra.run.dir={tmp_path / 'run'}") == 0
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["tokens"] == epochs * tokens
+
+
+@pytest.mark.parametrize("group", ["attention", "norm", "residual", "feedforward", "position", "optimizer", "schedule"])
+def test_every_shipped_choice_trains(group, tmp_path, monkeypatch):
+    from lipformer.config import conf_dir
+
+    text = write_text(tmp_path / "text.txt")
+    for choice in sorted(f.stem for f in (conf_dir() / group).glob("*.yaml")):
+        folder = tmp_path / choice
+        assert train(monkeypatch, f"data.train={text}", f"{group}={choice}", f"hydra.run.dir={folder}") == 0, choice
+        assert math.isfinite(json.loads((folder / "metrics.json").read_text())["best/val/nats_per_char"])
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
+def test_precisions_train(precision, tmp_path, monkeypatch):
+    text = write_text(tmp_path / "text.txt")
+    for attention in ("dot_product", "contractive_l2"):
+        folder = tmp_path / attention
+        options = (f"trainer.precision={precision}", f"attention={attention}", f"hydra.run.dir={folder}")
+        assert train(monkeypatch, f"data.train={text}", *options) == 0
+
+
+class TestSchedules:
+    def test_warmup_rises_linearly_to_one(self):
+        assert [schedules.constant(step, warmup_steps=4) for step in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
+        assert schedules.constant(0, warmup_steps=0) == 1
+
+    def test_inverse_sqrt_is_that_of_the_original_transformer(self):
+        peak = 400**-0.5
+        for step in (0, 10, 399, 400, 1599):
+            t = step + 1
+            expected = min(t**-0.5, t * 400**-1.5) / peak
+            assert schedules.inverse_sqrt(step, warmup_steps=400) == pytest.approx(expected)
+
+    def test_cosine_ends_at_its_fraction_and_stays_there(self):
+        options = {"warmup_steps": 10, "total_steps": 110, "final_fraction": 0.1}
+        assert schedules.cosine(9, **options) == 1
+        assert schedules.cosine(60, **options) == pytest.approx(0.55)
+        assert schedules.cosine(110, **options) == pytest.approx(0.1)
+        assert schedules.cosine(10_000, **options) == pytest.approx(0.1)
+
+
+def test_only_matrices_decay():
+    model = torch.nn.ModuleDict(
+        {"linear": torch.nn.Linear(3, 4), "norm": torch.nn.LayerNorm(3), "embedding": torch.nn.Embedding(5, 3)}
+    )
+    decaying, others = parameter_groups(model)
+    assert [p.shape for p in decaying["params"]] == [(4, 3)]
+    assert "weight_decay" not in decaying
+    assert others["weight_decay"] == 0
+    assert sum(p.numel() for p in others["params"]) == 4 + 3 + 3 + 15
+
+
+def test_an_option_that_the_class_lacks_is_named():
+    with pytest.raises(UsageError, match=r"norm\.epz: LayerNorm has no such option"):
+        factory({"_target_": "lipformer.modules.norms.LayerNorm", "epz": 1}, "norm")
+
+
+def test_a_target_that_does_not_exist_is_named():
+    with pytest.raises(UsageError, match=r"norm\._target_=lipformer.nothing.Here"):
+        factory({"_target_": "lipformer.nothing.Here"}, "norm")
