@@ -1,6 +1,7 @@
 """The theorems against their numbers, and the printed or usual forms against their counterexamples."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -38,7 +39,16 @@ def steepest(norm, inputs, query, value, out, **keywords):
 
 @pytest.mark.parametrize(
     ("length", "value"),
-    [(1, 0), (2, 0.27846), (16, 1.38346), (64, 2.30713), (128, 2.81074), (288, 3.42762), (289, 3.43031), (1024, 4.43987)],
+    [
+        (1, 0),
+        (2, 0.27846),
+        (16, 1.38346),
+        (64, 2.30713),
+        (128, 2.81074),
+        (288, 3.42762),
+        (289, 3.43031),
+        (1024, 4.43987),
+    ],
 )
 def test_phi_inverse(length, value):
     c = theorems.phi_inverse(length)
@@ -138,7 +148,7 @@ def test_without_a_the_layer_is_not_lipschitz():
         dropped.append(steepest(norm_inf, x, query, value, out, with_a=False))
         assert steepest(norm_inf, x, query, value, out) <= bound
     assert dropped[-1] > 100 * bound
-    assert all(later > 5 * earlier for earlier, later in zip(dropped[1:], dropped[2:], strict=False))
+    assert all(later > 5 * earlier for earlier, later in pairwise(dropped[1:]))
 
 
 # --- how tight the true forms are ------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lipformer.functional.heads import at_least_float32
+from lipformer.functional.precision import at_least_float32
 
 
 def dot_product_scores(

@@ -24,7 +24,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lipformer.functional.heads import at_least_float32
+from lipformer.functional.precision import HALF, at_least_float32, linear_float32, working_dtype
 
 
 def fused_tied_l2(
@@ -53,8 +53,8 @@ def fused_tied_l2(
     origin = x[:, :1].detach()  # any constant gives the same scores, so no gradient passes through this one
     queries = _padded_projection(x - origin, query_weight, heads)
     keys = _NormColumns.apply(queries, None, d)
-    values = queries + _padded_projection(origin, query_weight, heads)
-    return _attend(queries, keys, values, head_outputs, s, causal)
+    first_query = linear_float32(origin, query_weight).unflatten(-1, (heads, d))
+    return _attend(queries, keys, _shift(queries, first_query), head_outputs, s, causal)
 
 
 def fused_l2(
@@ -78,11 +78,10 @@ def fused_l2(
     origin = x[:, :1].detach()
     queries = _padded_projection(x - origin, query_weight, heads)
     first_query, first_key = (
-        _padded_projection(origin, weight, heads) for weight in (query_weight, key_weight)
+        linear_float32(origin, weight).unflatten(-1, (heads, d)) for weight in (query_weight, key_weight)
     )
-    gap = at_least_float32(first_query[..., :d]) - at_least_float32(first_key[..., :d])
-    keys = _NormColumns.apply(_padded_projection(x - origin, key_weight, heads), gap, d)
-    return _attend(queries, keys, queries + first_query, head_outputs, s, causal)
+    keys = _NormColumns.apply(_padded_projection(x - origin, key_weight, heads), first_query - first_key, d)
+    return _attend(queries, keys, _shift(queries, first_query), head_outputs, s, causal)
 
 
 def _padded_projection(x: Tensor, weight: Tensor, heads: int) -> Tensor:
@@ -91,8 +90,7 @@ def _padded_projection(x: Tensor, weight: Tensor, heads: int) -> Tensor:
     Padding the weight and letting the bias write the ones is free; a ``cat`` would copy the activations.
     """
     d = weight.shape[0] // heads
-    autocast = torch.is_autocast_enabled(x.device.type)
-    norms = _norm_columns(torch.get_autocast_dtype(x.device.type) if autocast else x.dtype)
+    norms = _norm_columns(working_dtype(x))
     # The CUDA kernels want multiples of 8 and would otherwise copy; the CPU's is fastest without padding.
     columns = -(-(d + norms) // 8) * 8 if x.is_cuda else d + norms
     bias = weight.new_zeros(heads, columns)
@@ -103,7 +101,7 @@ def _padded_projection(x: Tensor, weight: Tensor, heads: int) -> Tensor:
 
 def _norm_columns(dtype: torch.dtype) -> int:
     """Columns that hold a squared norm: half precision needs a high and a low part."""
-    return 2 if dtype in (torch.bfloat16, torch.float16) else 1
+    return 2 if dtype in HALF else 1
 
 
 class _NormColumns(torch.autograd.Function):
@@ -140,9 +138,16 @@ class _NormColumns(torch.autograd.Function):
         return result, (column * padded[..., : ctx.d]).sum(1, keepdim=True).to(gap.dtype), None
 
 
-def _attend(
-    queries: Tensor, keys: Tensor, values: Tensor, head_outputs: Tensor, s: float, causal: bool
-) -> Tensor:
+def _shift(queries: Tensor, first_query: Tensor) -> Tensor:
+    """Return the values: queries of the tokens themselves, not of their differences to the first.
+
+    The first query is added before it is rounded: a rounding common to all tokens would survive the averaging.
+    """
+    extra = queries.shape[-1] - first_query.shape[-1]
+    return (queries + F.pad(first_query, (0, extra))).to(queries.dtype)
+
+
+def _attend(queries: Tensor, keys: Tensor, values: Tensor, head_outputs: Tensor, s: float, causal: bool) -> Tensor:
     """Attend, then send each head's mix of values through its N_h; the extra columns meet zeros."""
     mixed = F.scaled_dot_product_attention(
         queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), is_causal=causal, scale=2 / s

@@ -1,6 +1,5 @@
 """How the width is cut into heads, for activations and for weights in ``nn.Linear`` layout."""
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -33,8 +32,3 @@ def split_outputs(weight: Float[Tensor, "C D"], heads: int) -> Float[Tensor, "H 
 def split_inputs(weight: Float[Tensor, "D C"], heads: int) -> Float[Tensor, "H c D"]:
     """Matrices W_h, used as ``y_h W_h``, of an ``nn.Linear`` whose *inputs* are the heads (a view)."""
     return weight.mT.unflatten(0, (heads, -1))
-
-
-def at_least_float32(tensor: Tensor) -> Tensor:
-    """Cast half-precision tensors up to float32; leave float32 and float64 alone."""
-    return tensor.float() if tensor.dtype in (torch.bfloat16, torch.float16) else tensor

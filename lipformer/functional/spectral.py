@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lipformer.functional.precision import at_least_float32
+
 Norm = Literal[2, "mixed"] | float
 """2: Euclidean over all N D entries. ``math.inf``: largest entry. "mixed": largest token, Euclidean in it."""
 
@@ -66,8 +68,7 @@ def upper(matrix: Float[Tensor, "*batch m n"], iterations: int = 6) -> Float[Ten
         Delattre, Barthélemy, Araujo, Allauzen, ICML 2023, "Efficient bound of Lipschitz constant for
         convolutional layers by Gram iteration", arXiv 2305.16173. The rounding term is ours.
     """
-    if matrix.dtype in (torch.bfloat16, torch.float16):
-        matrix = matrix.float()
+    matrix = at_least_float32(matrix)
     if matrix.shape[-2] < matrix.shape[-1]:
         matrix = matrix.mT
     with torch.autocast(matrix.device.type, enabled=False):

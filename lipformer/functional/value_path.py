@@ -8,7 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lipformer.functional.heads import at_least_float32, split_inputs, split_outputs
+from lipformer.functional.heads import split_inputs, split_outputs
+from lipformer.functional.precision import at_least_float32
 
 
 def value_maps(

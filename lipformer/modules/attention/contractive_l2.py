@@ -8,7 +8,8 @@ from torch import Tensor
 
 from lipformer.bounds import theorems
 from lipformer.functional import spectral
-from lipformer.functional.heads import at_least_float32, split_outputs
+from lipformer.functional.heads import split_outputs
+from lipformer.functional.precision import at_least_float32
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.modules.attention.tied_l2 import TiedL2Attention
 from lipformer.modules.dropout import ContractiveDropout

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 from lipformer.functional.attention import l2_scores, masked_softmax
 from lipformer.functional.fused import fused_l2
-from lipformer.functional.heads import at_least_float32, check_heads, merge_heads, split_heads
+from lipformer.functional.heads import check_heads, merge_heads, split_heads
+from lipformer.functional.precision import linear_float32
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.functional.value_path import head_outputs, value_maps
 from lipformer.modules.attention.projection import projection
@@ -73,7 +74,7 @@ class L2Attention(nn.Module):
     def attention_weights(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B H N N"]:
         """Rows of the softmax; each sums to one."""
         origin = x[:, :1].detach()  # distances allow one common shift of queries and keys: the first key
-        gap = at_least_float32(self.query(origin)) - at_least_float32(self.key(origin))
+        gap = linear_float32(origin, self.query.weight) - linear_float32(origin, self.key.weight)
         queries = split_heads(self.query(x - origin) + gap, self.heads)
         keys = split_heads(self.key(x - origin), self.heads)
         return masked_softmax(l2_scores(queries, keys, self.s), self.causal)

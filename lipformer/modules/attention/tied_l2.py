@@ -9,6 +9,7 @@ from lipformer.bounds import theorems
 from lipformer.functional.attention import l2_scores, masked_softmax
 from lipformer.functional.fused import fused_tied_l2
 from lipformer.functional.heads import check_heads, merge_heads, split_heads, split_outputs
+from lipformer.functional.precision import linear_float32
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.functional.value_path import head_outputs, value_maps
 from lipformer.modules.attention.projection import projection
@@ -76,7 +77,8 @@ class TiedL2Attention(nn.Module):
         origin = x[:, :1].detach()  # as in the fused form: differences for the distances only
         queries = split_heads(self.query(x - origin), self.heads)
         weights = masked_softmax(l2_scores(queries, queries, self.s), self.causal)
-        values = (queries + split_heads(self.query(origin), self.heads)) @ maps.to(queries.dtype)
+        first_query = split_heads(linear_float32(origin, self.query.weight), self.heads)
+        values = (queries + first_query).to(queries.dtype) @ maps.to(queries.dtype)
         return self.dropout(self.out(merge_heads(weights.to(queries.dtype) @ values)))
 
     def attention_weights(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B H N N"]:

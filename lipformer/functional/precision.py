@@ -1,0 +1,31 @@
+"""What half precision and autocast must not touch."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+def at_least_float32(tensor: Tensor) -> Tensor:
+    """Cast half-precision tensors up to float32; leave float32 and float64 alone."""
+    return tensor.float() if tensor.dtype in HALF else tensor
+
+
+def working_dtype(x: Tensor) -> torch.dtype:
+    """Return the precision of ``x W``, which autocast may have lowered."""
+    if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype
+
+
+def linear_float32(x: Float[Tensor, "*batch C"], weight: Float[Tensor, "E C"]) -> Float[Tensor, "*batch E"]:
+    """Apply an ``nn.Linear`` weight at least in float32, also under autocast, to the weight as autocast rounds it.
+
+    For a part of a projection that is added to the rest later: the roundings of the weight then still belong to
+    one and the same linear map.
+    """
+    rounded = weight.to(working_dtype(x))
+    with torch.autocast(x.device.type, enabled=False):
+        return F.linear(at_least_float32(x), at_least_float32(rounded))
