@@ -10,7 +10,7 @@ import math
 import secrets
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING, DictConfig, OmegaConf
@@ -387,8 +387,8 @@ def validate(config: DictConfig) -> Any:
 def _refuse_unknown_keys(node: DictConfig, prefix: str) -> None:
     """Hydra's ``+key=value`` adds to a typed node what its schema does not know, and nothing would ever read it."""
     schema = OmegaConf.get_type(node)
-    known = [field.name for field in fields(schema)] if is_dataclass(schema) else list(node)
-    for key in node:
+    known = [field.name for field in fields(schema)] if is_dataclass(schema) else list(map(str, node))
+    for key in map(str, node):
         if key not in known:
             from lipformer.usage import suggest
 
@@ -402,5 +402,4 @@ def _refuse_unknown_keys(node: DictConfig, prefix: str) -> None:
 def to_plain(config: DictConfig) -> dict[str, Any]:
     """Return the configuration as dictionaries, lists and scalars: what checkpoints and loggers can hold."""
     plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    assert isinstance(plain, dict)
-    return plain
+    return cast(dict[str, Any], plain)

@@ -62,16 +62,15 @@ class CharTransformer(nn.Module):
         self.context = context
         self.embedding = nn.Embedding(vocabulary_size, width)
         self.position = position(context, width)
-        self.blocks = nn.Sequential(
-            *(
-                TransformerBlock(
-                    residual(attention(width, heads, context=context, causal=True, dropout=dropout), norm, width),
-                    residual(feedforward(width, dropout=dropout), norm, width),
-                )
-                for _ in range(depth)
+        blocks = [
+            TransformerBlock(
+                residual(attention(width, heads, context=context, causal=True, dropout=dropout), norm, width),
+                residual(feedforward(width, dropout=dropout), norm, width),
             )
-        )
-        normalised = all(block.feedforward.normalises_output for block in self.blocks)
+            for _ in range(depth)
+        ]
+        self.blocks = nn.Sequential(*blocks)
+        normalised = all(block.feedforward.normalises_output for block in blocks)
         self.final_norm = nn.Identity() if normalised else norm(width)
         self.head = nn.Linear(width, vocabulary_size)
         nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)

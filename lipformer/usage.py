@@ -53,7 +53,7 @@ def _nearest(key: str, config_name: str) -> str:
 
 def _keys(node: DictConfig, prefix: str) -> list[str]:
     names = []
-    for key in node:
+    for key in map(str, node):
         names.append(f"{prefix}{key}")
         child = node._get_node(key)
         if isinstance(child, DictConfig) and not child._is_none() and not child._is_interpolation():

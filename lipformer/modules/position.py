@@ -52,6 +52,7 @@ class SinusoidalPosition(nn.Module):
 
     def __init__(self, context: int, width: int):
         super().__init__()
+        self.table: Tensor
         self.register_buffer("table", sinusoids(context, width), persistent=False)
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:

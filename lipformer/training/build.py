@@ -59,10 +59,10 @@ def build_model(config: Mapping[str, Any], vocabulary_size: int) -> CharTransfor
     Raises:
         UsageError: a group's class refuses its options.
     """
-    sizes = {name: config[name] for name in ("width", "heads", "depth", "context", "dropout")}
-    factories = {group: factory(config[group], group) for group in MODEL_GROUPS}
+    options: dict[str, Any] = {name: config[name] for name in ("width", "heads", "depth", "context", "dropout")}
+    options.update({group: factory(config[group], group) for group in MODEL_GROUPS})
     try:
-        return CharTransformer(vocabulary_size, **sizes, **factories)
+        return CharTransformer(vocabulary_size, **options)
     except (TypeError, ValueError) as error:
         raise UsageError(f"the model cannot be built: {error}") from error
 

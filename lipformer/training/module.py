@@ -6,6 +6,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from jaxtyping import Float
+from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -26,6 +27,7 @@ class LanguageModule(pl.LightningModule):
         schedule: learning-rate factor of an optimizer step.
         checkpoint_extras: stored in each checkpoint under ``lipformer``; plain containers only.
         seed: of the noise of each step.
+        log_every_steps: optimizer steps between two lines of training metrics.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class LanguageModule(pl.LightningModule):
         schedule: Callable[[int], float],
         checkpoint_extras: Mapping[str, Any],
         seed: int,
+        log_every_steps: int,
     ):
         super().__init__()
         self.model = model
@@ -46,6 +49,7 @@ class LanguageModule(pl.LightningModule):
         self._schedule = schedule
         self._extras = dict(checkpoint_extras)
         self._seed = seed
+        self._log_every_steps = log_every_steps
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
         """Seed the noise of this step from (seed, epoch, batch) alone, so that a resumed run draws the same."""
@@ -68,7 +72,7 @@ class LanguageModule(pl.LightningModule):
         norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters() if p.grad is not None])
         if not torch.isfinite(norm):
             raise DivergedError(f"the gradient became {norm.item()} at step {self.global_step}: lower lr={self.lr:g}")
-        if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:
+        if (self.global_step + 1) % self._log_every_steps == 0:
             self.log("train/gradient_norm", norm)
             self.log("train/nats_per_char", self.train_nats.compute().float())
             self.log("train/lr", self.lr)
@@ -84,14 +88,14 @@ class LanguageModule(pl.LightningModule):
         nats = self.val_nats.compute()
         self.val_nats.reset()
         self.log("val/nats_per_char", nats)
-        self.log("val/bits_per_char", bits(nats))
+        self.log("val/bits_per_char", bits(float(nats)))
 
     @property
     def lr(self) -> float:
         """Learning rate of the coming step."""
         return self.trainer.optimizers[0].param_groups[0]["lr"]
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Return the optimizer, and its schedule by steps."""
         optimizer = self._optimizer(parameter_groups(self.model))
         scheduler = LambdaLR(optimizer, self._schedule)

@@ -71,6 +71,7 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
         **{key: config["data"][key] for key in LOADER_KEYS},
     )
     data.setup("fit")
+    assert data.vocabulary is not None  # made while the training split was read
     for line in data.report():
         log.info(line)
 
@@ -84,6 +85,7 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
         schedule=factory(config["schedule"], "schedule"),
         checkpoint_extras=checkpoint_extras(config, data.vocabulary),
         seed=settings.seed,
+        log_every_steps=options["log_every_steps"],
     )
     try:
         with finished(further):

@@ -3,11 +3,13 @@
 import logging
 import sys
 import time
-from typing import Any
+from typing import Any, cast
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from lipformer.training.module import LanguageModule
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +24,7 @@ class Throughput(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock."""
-        self._tokens_before = pl_module.tokens_seen
+        self._tokens_before = cast(LanguageModule, pl_module).tokens_seen
         self._started = time.perf_counter()
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -132,7 +134,7 @@ def describe_progress(trainer: pl.Trainer, pl_module: pl.LightningModule, throug
     if "val/nats_per_char" in metrics:
         value = float(metrics["val/nats_per_char"])
         shown["valid"] = f"{value:.3f} nats"
-    shown["at"] = f"{throughput.tokens_per_second(pl_module.tokens_seen):,.0f} tokens/s"
+    shown["at"] = f"{throughput.tokens_per_second(cast(LanguageModule, pl_module).tokens_seen):,.0f} tokens/s"
     return shown
 
 

@@ -1,0 +1,58 @@
+"""The README's commands and code do what it says."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "README.md").read_text()
+COMMANDS = [
+    shlex.split(line, comments=True)[1:]
+    for block in re.findall(r"```bash\n(.*?)```", TEXT, re.DOTALL)
+    for line in block.splitlines()
+    if "<" not in line
+]
+
+
+def test_there_is_something_to_test():
+    assert len(COMMANDS) >= 6
+    assert TEXT.split("\n")[2].startswith("    make demo")
+    assert TEXT.split("\n")[3].startswith("    make test")
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_commands_compose(command, tmp_path):
+    arguments = [argument for argument in command[1:] if argument not in ("-m", "--help")]
+    arguments = [re.sub(r",.*", "", argument) for argument in arguments]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / command[0]), *arguments, "--cfg", "job"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_python_examples_run():
+    examples = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert examples
+    for example in examples:
+        exec(compile(example, "README.md", "exec"), {})
+
+
+def test_every_group_and_choice_is_named():
+    from lipformer.config import conf_dir
+
+    for group in (folder for folder in conf_dir().iterdir() if folder.is_dir() and folder.name != "experiment"):
+        for choice in group.glob("*.yaml"):
+            assert f"`{choice.stem}`" in TEXT, f"{group.name}={choice.stem}"
+
+
+def test_links_lead_somewhere():
+    for target in re.findall(r"\]\((?!http)([^)#]+)", TEXT):
+        assert (ROOT / target).exists(), target
