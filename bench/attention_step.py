@@ -1,6 +1,6 @@
 """Time one training step (forward and backward) of each attention against dot_product's, in one process.
 
-    python bench/attention_step.py [--rounds 15 --threads 2 --batch 8]
+    python bench/attention_step.py [--rounds 15 --threads 2 --batch 16]
 
 Each round times every kind once, in an order that is reversed every other round, and yields one ratio to each
 reference of the same round; medians over rounds, so that a slow spell of the machine hits both sides of a ratio.
@@ -62,7 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--heads", type=int, default=8)
     parser.add_argument("--length", type=int, default=288)

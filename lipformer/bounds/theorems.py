@@ -15,6 +15,7 @@ certificate, ``spectral.upper`` for a divisor that is differentiated through.
 import math
 from collections.abc import Callable
 
+import torch
 from jaxtyping import Float
 from scipy.special import lambertw
 from torch import Tensor
@@ -68,7 +69,7 @@ def tied_l2_bound_mixed(
 
     References: none; ours, docs/mathematics.md, 3.
     """
-    heads = (norm(query) * norm(value_map)).square().sum().sqrt()
+    heads = _root_sum_squares(norm(query) * norm(value_map))
     return (4 * phi_inverse(length) + 1) * norm(out) * heads
 
 
@@ -162,5 +163,12 @@ def kim_bound_2(
     References: after Kim et al. 2021, Theorem 3.2, arXiv 2006.04710; proved in docs/mathematics.md, 3.
     """
     s = math.sqrt(query.shape[-1]) if s is None else s
-    heads = (norm(query).square() * norm(value)).square().sum().sqrt()
+    heads = _root_sum_squares(norm(query).square() * norm(value))
     return math.sqrt(length) * (4 * phi_inverse(length) + 1) / s * norm(out) * heads
+
+
+def _root_sum_squares(heads: Tensor) -> Tensor:
+    """Combine the heads in quadrature, without overflow and with a zero gradient at zero."""
+    largest = heads.detach().amax()
+    largest = torch.where(largest == 0, torch.ones_like(largest), largest)
+    return largest * torch.linalg.vector_norm(heads / largest)

@@ -9,7 +9,6 @@ from lipformer.bounds import theorems
 from lipformer.functional.attention import l2_scores, masked_softmax
 from lipformer.functional.fused import fused_tied_l2
 from lipformer.functional.heads import check_heads, merge_heads, split_heads, split_outputs
-from lipformer.functional.precision import linear_float32
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.functional.value_path import head_outputs, value_maps
 from lipformer.modules.attention.projection import projection
@@ -74,16 +73,14 @@ class TiedL2Attention(nn.Module):
         if fused:
             outputs = head_outputs(maps, self.out.weight)
             return self.dropout(fused_tied_l2(x, self.query.weight, outputs, s=self.s, causal=self.causal))
-        origin = x[:, :1].detach()  # as in the fused form: differences for the distances only
-        queries = split_heads(self.query(x - origin), self.heads)
-        weights = masked_softmax(l2_scores(queries, queries, self.s), self.causal)
-        first_query = split_heads(linear_float32(origin, self.query.weight), self.heads)
-        values = (queries + first_query).to(queries.dtype) @ maps.to(queries.dtype)
-        return self.dropout(self.out(merge_heads(weights.to(queries.dtype) @ values)))
+        values = split_heads(self.query(x), self.heads) @ maps.to(x.dtype)
+        mixed = self.attention_weights(x).to(values.dtype) @ values
+        return self.dropout(self.out(merge_heads(mixed)))
 
     def attention_weights(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B H N N"]:
         """Rows of the softmax; each sums to one."""
-        queries = split_heads(self.query(x - x[:, :1].detach()), self.heads)
+        origin = x[:, :1].detach()  # distances do not depend on it, their rounding does
+        queries = split_heads(self.query(x - origin), self.heads)
         return masked_softmax(l2_scores(queries, queries, self.s), self.causal)
 
     def value_maps(self) -> Float[Tensor, "H d v"]:
