@@ -42,6 +42,7 @@ format: $(READY)  ## Put the code into the project's style
 
 bench: $(READY)  ## Measure the cost of a training step of each attention
 	$(BIN)/python bench/attention_step.py
+	$(BIN)/python bench/model_step.py
 
 wheel: $(READY)  ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel
