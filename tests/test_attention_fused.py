@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lipformer.functional.attention import masked_softmax
-from lipformer.functional.fused import _NormColumns, _padded_projection
+from lipformer.functional.fused import _NormColumns, _padded_projection, _round_up
 from lipformer.modules.attention import (
     ContractiveL2Attention,
     DotProductAttention,
@@ -52,6 +52,18 @@ def test_values_and_gradients(kind, keywords, causal, length, dtype):
             assert distance(fast, reference) < TOLERANCES[dtype]
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(("kind", "keywords"), KINDS[1:])
+def test_padding_of_heads_as_for_cuda(kind, keywords, dtype, monkeypatch):
+    torch.manual_seed(0)
+    layer, x = kind(WIDTH, HEADS, context=7, **keywords).to(dtype), torch.randn(2, 7, WIDTH).to(dtype)
+    narrow = results(layer, x, True)
+    monkeypatch.setattr("lipformer.functional.fused._round_up", lambda columns, _: _round_up(columns, "cuda"))
+    assert _padded_projection(x, layer.query.weight, HEADS).shape[-1] % 8 == 0
+    for wide, reference in zip(results(layer, x, True), narrow, strict=True):
+        assert distance(wide, reference) < TOLERANCES[dtype]
+
+
 @pytest.mark.parametrize("offset", [0.0, 10.0, 100.0, 1000.0])
 @pytest.mark.parametrize(("kind", "keywords"), OFFSET_KINDS)
 def test_common_offset_in_float32(kind, keywords, offset):
@@ -65,7 +77,7 @@ def test_common_offset_in_float32(kind, keywords, offset):
     exact = results(layer.double(), x.double(), False)
     for name, a, b, reference in zip(["y", "x", *dict(layer.named_parameters())], fast, slow, exact, strict=True):
         # Values carry the offset, and the derivative of the softmax takes differences of them.
-        tolerance = 2e-5 if name == "y" else 2e-5 + 1e-6 * offset
+        tolerance = 2e-5 if name == "y" else 2e-5 + 3e-6 * offset
         assert distance(a, reference) < tolerance, name
         assert distance(b, reference) < tolerance, name
 

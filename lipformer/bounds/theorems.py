@@ -30,8 +30,8 @@ def phi_inverse(length: int) -> float:
 
     .. math:: c = \varphi^{-1}(N - 1) = W_0\big((N - 1)/e\big), \qquad \varphi(x) = x e^{x+1}
 
-    with W_0 the principal Lambert function; c grows like log N - log log N. Kim's text uses the slightly larger
-    W_0(N/e); this is the exact inverse, and it is attained (N - 1 keys at t = c + 1).
+    with W_0 the principal Lambert function; c grows like log N - log log N. It is attained by N - 1 keys at
+    t = c + 1. W_0(N/e), also in use, is slightly larger and so valid, but not the inverse.
 
     Args:
         length: N, tokens a row may attend to, itself included.

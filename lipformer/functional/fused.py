@@ -91,12 +91,16 @@ def _padded_projection(x: Tensor, weight: Tensor, heads: int) -> Tensor:
     """
     d = weight.shape[0] // heads
     norms = _norm_columns(working_dtype(x))
-    # The CUDA kernels want multiples of 8 and would otherwise copy; the CPU's is fastest without padding.
-    columns = -(-(d + norms) // 8) * 8 if x.is_cuda else d + norms
+    columns = _round_up(d + norms, x.device.type)
     bias = weight.new_zeros(heads, columns)
     bias[:, d : d + norms] = 1
     padded = F.pad(weight.unflatten(0, (heads, d)), (0, 0, 0, columns - d))
     return F.linear(x, padded.flatten(0, 1), bias.flatten()).unflatten(-1, (heads, columns))
+
+
+def _round_up(columns: int, device_type: str) -> int:
+    """The CUDA kernels want multiples of 8 and would otherwise copy; the CPU's is fastest without padding."""
+    return -(-columns // 8) * 8 if device_type == "cuda" else columns
 
 
 def _norm_columns(dtype: torch.dtype) -> int:

@@ -42,13 +42,11 @@ class ContractiveL2Attention(TiedL2Attention):
         columns: columns of W_h in units of D/H.
         p: "mixed", 2 or ``math.inf``.
         scale: the Lipschitz constant left, in (0, 1). Its distance from 1 also covers the rounding of the
-        forward
-            pass, which no theorem about real numbers does.
+            forward pass, which no theorem about real numbers does.
 
     Raises:
         ValueError: as for :class:`TiedL2Attention`; unknown ``p``; ``scale`` outside (0, 1); in
-        ``forward``, a
-            sequence longer than ``context``.
+            ``forward``, a sequence longer than ``context``.
 
     References: Kim, Papamakarios, Mnih 2021 (p = inf), arXiv 2006.04710. The mixed norm is ours.
     """

@@ -26,8 +26,7 @@ class DotProductAttention(nn.Module):
         context: longest sequence, N; used only as the default length of :meth:`lipschitz_bound`.
         causal: whether token i attends to tokens 0..i only. Padding on the right then needs no mask.
         dropout: probability of dropping an attention weight and an entry of the output (both, as the
-        reference
-            code of the original Transformer does).
+            reference code of the original Transformer does).
         fused: whether ``forward`` uses ``scaled_dot_product_attention`` by default.
 
     Raises:

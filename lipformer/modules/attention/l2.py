@@ -22,8 +22,8 @@ class L2Attention(nn.Module):
     .. math:: F(X) = [P^1 X A_1 W^V_1, \dots, P^H X A_H W^V_H] W^O, \qquad
               P^h_{ij} \propto e^{-\|x_i W^Q_h - x_j W^K_h\|_2^2 / s}, \quad A_h = W^Q_h W_h^{Q\top} / s
 
-    with s = sqrt(D/H). Kim et al. do not say which A_h their untied variant has; this is the one that becomes
-    :class:`TiedL2Attention` when W^K = W^Q.
+    with s = sqrt(D/H). Which A_h the untied variant of Kim et al. has is not known to us; this is the one
+    that becomes :class:`TiedL2Attention` when W^K = W^Q.
 
     Args:
         width: features of a token, D.

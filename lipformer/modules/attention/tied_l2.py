@@ -30,8 +30,7 @@ class TiedL2Attention(nn.Module):
         heads: H, must divide D.
         context: longest sequence, N; used only as the default length of :meth:`lipschitz_bound`.
         causal: whether token i attends to tokens 0..i only (itself always). Padding on the right then needs
-        no
-            mask.
+            no mask.
         dropout: probability of dropping an entry of the output. The attention weights are never dropped: that
             breaks the invariance to a common shift, and with it the theorem.
         fused: whether ``forward`` uses ``scaled_dot_product_attention`` by default.
