@@ -77,7 +77,9 @@ def test_divergence_ends_the_run_with_3_and_keeps_a_finite_checkpoint(when, tmp_
     assert "error: the " in capsys.readouterr().err
     best = torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True)
     assert best["global_step"] == 3
-    assert all(torch.isfinite(t).all() for t in best["state_dict"].values() if t.is_floating_point())
+    last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    for checkpoint in (best, last):
+        assert all(torch.isfinite(t).all() for t in checkpoint["state_dict"].values() if t.is_floating_point())
 
 
 def test_a_run_is_a_function_of_its_seed(tmp_path, monkeypatch):

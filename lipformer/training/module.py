@@ -87,6 +87,8 @@ class LanguageModule(pl.LightningModule):
         """Log nats and bits per character of the whole split."""
         nats = self.val_nats.compute()
         self.val_nats.reset()
+        if not torch.isfinite(nats):
+            raise DivergedError(f"the validation became {nats.item()} at step {self.global_step}: lower lr={self.lr:g}")
         self.log("val/nats_per_char", nats)
         self.log("val/bits_per_char", bits(float(nats)))
 

@@ -3,14 +3,11 @@
 import copy
 import csv
 import logging
-import shutil
 from pathlib import Path
-from typing import Any
 
 from hydra.conf import HydraConf
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
-from pytorch_lightning.callbacks import ModelCheckpoint
 
 from lipformer.errors import CheckpointError, UsageError
 from lipformer.training.build import check_targets
@@ -66,40 +63,6 @@ def resumed_config(config: DictConfig, hydra: HydraConf) -> DictConfig:
         OmegaConf.update(continued, key, OmegaConf.select(config, key), merge=False, force_add=True)
     log.info("continuing %s", path)
     return continued
-
-
-class BestCheckpoint(ModelCheckpoint):
-    """Keeps ``best.ckpt``; a continued run takes it along into its own folder.
-
-    Lightning forgets the best score when the folder changes, and the first validation after that, however bad, would
-    be the best.
-
-    Args:
-        folder: the run folder.
-        resume_from: the checkpoint that is continued, if any.
-    """
-
-    def __init__(self, folder: Path, resume_from: Path | None):
-        super().__init__(filename="best", monitor="val/nats_per_char", **checkpoint_options(folder))
-        self._resume_from = resume_from
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Copy the old run's best checkpoint and take up its score."""
-        assert self.dirpath is not None
-        old = self._resume_from.parent / "best.ckpt" if self._resume_from is not None else None
-        if old is None or not old.is_file() or not state_dict["best_model_path"]:
-            return
-        new = str(Path(self.dirpath) / "best.ckpt")
-        Path(self.dirpath).mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(old, new)
-        score = state_dict["best_model_score"]
-        moved = {"dirpath": self.dirpath, "best_model_path": new, "kth_best_model_path": new}
-        super().load_state_dict({**state_dict, **moved, "best_k_models": {new: score}, "last_model_path": ""})
-
-
-def checkpoint_options(folder: Path) -> dict[str, Any]:
-    """Return what both checkpoint callbacks share: the place, and names without counters."""
-    return {"dirpath": folder / "checkpoints", "auto_insert_metric_name": False, "enable_version_counter": False}
 
 
 def prepend_metrics(folder: Path, resume_from: Path, step: int) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from omegaconf import OmegaConf
-from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.environments import LightningEnvironment
 
@@ -18,13 +17,14 @@ from lipformer.data.datamodule import CharDataModule
 from lipformer.errors import UsageError
 from lipformer.run_folder import Outcome, local_rank, write_metrics
 from lipformer.training.build import LOADER_KEYS, build_corpus, build_model, factory
+from lipformer.training.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lipformer.training.callbacks.progress import progress_callbacks
 from lipformer.training.callbacks.stopping import CleanStop
 from lipformer.training.checkpoint import checkpoint_extras, find_checkpoint, read_checkpoint
 from lipformer.training.loggers import finished
 from lipformer.training.metrics import bits
 from lipformer.training.module import LanguageModule
-from lipformer.training.resume import BestCheckpoint, checkpoint_options, prepend_metrics
+from lipformer.training.resume import prepend_metrics
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +57,7 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
         _check_room_to_train(first_step, options, resume_from)
 
     best = BestCheckpoint(folder, resume_from)
-    last = ModelCheckpoint(
-        filename="last", save_on_exception=True, save_on_train_epoch_end=False, **checkpoint_options(folder)
-    )
+    last = LastCheckpoint(folder)
     throughput, shown = progress_callbacks(options["progress"])
     further = factory(config["logger"], "logger")(folder=folder, config=config)
     trainer = build_trainer(options, folder, [CleanStop(), best, last, *shown], [further] if further else [])

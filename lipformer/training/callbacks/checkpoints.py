@@ -1,0 +1,61 @@
+"""The two checkpoints of a run: the best, and the last from which it can go on."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import ModelCheckpoint
+
+from lipformer.errors import DivergedError
+
+
+class BestCheckpoint(ModelCheckpoint):
+    """Keeps ``best.ckpt``; a continued run takes it along into its own folder.
+
+    Lightning forgets the best score when the folder changes, and the first validation after that, however bad, would
+    be the best.
+
+    Args:
+        folder: the run folder.
+        resume_from: the checkpoint that is continued, if any.
+    """
+
+    def __init__(self, folder: Path, resume_from: Path | None):
+        super().__init__(filename="best", monitor="val/nats_per_char", **_options(folder))
+        self._resume_from = resume_from
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Copy the old run's best checkpoint and take up its score."""
+        assert self.dirpath is not None
+        old = self._resume_from.parent / "best.ckpt" if self._resume_from is not None else None
+        if old is None or not old.is_file() or not state_dict["best_model_path"]:
+            return
+        new = str(Path(self.dirpath) / "best.ckpt")
+        Path(self.dirpath).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(old, new)
+        score = state_dict["best_model_score"]
+        moved = {"dirpath": self.dirpath, "best_model_path": new, "kth_best_model_path": new}
+        super().load_state_dict({**state_dict, **moved, "best_k_models": {new: score}, "last_model_path": ""})
+
+
+class LastCheckpoint(ModelCheckpoint):
+    """Keeps ``last.ckpt``: after each validation, and when an error or a signal ends the run.
+
+    Not when the run diverged: the state is then worth less than that of the last validation.
+
+    Args:
+        folder: the run folder.
+    """
+
+    def __init__(self, folder: Path):
+        super().__init__(filename="last", save_on_exception=True, save_on_train_epoch_end=False, **_options(folder))
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Save, unless the weights are not worth it."""
+        if not isinstance(exception, DivergedError):
+            super().on_exception(trainer, pl_module, exception)
+
+
+def _options(folder: Path) -> dict[str, Any]:
+    return {"dirpath": folder / "checkpoints", "auto_insert_metric_name": False, "enable_version_counter": False}
