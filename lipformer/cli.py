@@ -36,7 +36,8 @@ def evaluate() -> None:
 def _train(config: DictConfig, folder: Path) -> float | None:
     settings = validate(config)
     devices = config.trainer.devices
-    if HydraConfig.get().mode == RunMode.MULTIRUN and devices not in (1, "1") and not OmegaConf.is_list(devices):
+    one_device = len(devices) == 1 if OmegaConf.is_list(devices) else devices in (1, "1")
+    if HydraConfig.get().mode == RunMode.MULTIRUN and not one_device:
         # Each rank would start the whole sweep again beside this one.
         raise UsageError(f"trainer.devices={devices} does not go with -m: sweep with trainer.devices=1")
     claim_folder(folder)

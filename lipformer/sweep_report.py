@@ -20,6 +20,14 @@ NEVER_ENDED = Outcome("failed", 1, "it left no status.json: it was killed, or ne
 class SweepReport(Callback):
     """Prints the jobs of a sweep and ends the process with 1 if one failed, else 3 if one diverged."""
 
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """Refuse a folder in use: no job would write into it, and the report would be of the sweep before."""
+        folder = Path(config.hydra.sweep.dir)
+        if folder.is_dir() and any(folder.iterdir()):
+            line = f"error: the sweep folder {folder} is not empty: choose another with hydra.sweep.dir=<folder>"
+            print(line, file=sys.stderr)  # Hydra turns an exception in a callback into a warning
+            sys.exit(2)
+
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Leave the job's overrides in its folder, whatever became of it, for the report to read."""
         if config.hydra.mode == RunMode.MULTIRUN:

@@ -63,7 +63,7 @@ def _keys(node: DictConfig, prefix: str) -> list[str]:
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return `` (did you mean a or b?)``, or nothing where nothing is close."""
-    known = list(known)
+    known = [name for name in known if not name.rpartition(".")[2].startswith("_")]  # _target_ is not for users
     near = difflib.get_close_matches(word, known, n=2, cutoff=0.6)
     leaf = {name.rpartition(".")[2]: name for name in reversed(known)}
     near += [leaf[name] for name in difflib.get_close_matches(word.rpartition(".")[2], leaf, n=1, cutoff=0.75)]

@@ -7,9 +7,7 @@ import pytest
 from hypothesis import settings
 from programs import start_train, write_text
 
-settings.register_profile(
-    "steady", deadline=None, derandomize=True
-)  # the same cases each time, on a busy machine too
+settings.register_profile("steady", deadline=None, derandomize=True)  # the same cases each time, on a busy machine too
 settings.load_profile("steady")
 
 

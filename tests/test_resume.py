@@ -133,6 +133,8 @@ def test_metrics_csv_of_a_continued_run_begins_at_the_beginning(text, uninterrup
         (("lr=0.1", "trainer.max_steps=99"), "lr cannot change"),
         (("attention=l2",), "attention cannot change"),
         (("data.batch_tokens=99",), "data.batch_tokens cannot change"),
+        (("data=ptb",), "data cannot change"),
+        (("trainer.max_steps=99", "trainer.max_epochs=1"), "it stands at epoch 1 and trainer.max_epochs=1; raise that"),
     ],
 )
 def test_what_a_continued_run_refuses(arguments, expected, uninterrupted, tmp_path, monkeypatch, capsys):
@@ -141,6 +143,39 @@ def test_what_a_continued_run_refuses(arguments, expected, uninterrupted, tmp_pa
     errors = capsys.readouterr().err.splitlines()
     assert len([line for line in errors if line.startswith("error: ")]) == 1
     assert expected in errors[-1]
+
+
+def test_a_text_that_was_moved_and_one_that_was_changed(text, uninterrupted, tmp_path, monkeypatch, capsys):
+    moved, other = tmp_path / "moved.txt", tmp_path / "other.txt"
+    moved.write_text(text.read_text())
+    other.write_text(text.read_text().replace("h", "z"))
+    more = (f"resume={uninterrupted}", f"trainer.max_steps={STEPS + 1}", "data=text_files")
+    assert train(monkeypatch, *more, f"data.train={moved}", f"hydra.run.dir={tmp_path / 'run'}") == 0
+    assert f"train: {moved}" in (tmp_path / "run" / "config.yaml").read_text()
+    capsys.readouterr()
+    assert train(monkeypatch, *more, f"data.train={other}", f"hydra.run.dir={tmp_path / 'refused'}") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{other} has other characters than the text that run was trained on" in line
+
+
+def test_a_checkpoint_named_from_within_its_folder(text, uninterrupted, tmp_path, monkeypatch):
+    monkeypatch.chdir(uninterrupted / "checkpoints")
+    more = ("resume=last.ckpt", f"trainer.max_steps={STEPS + 1}", "name=more")
+    assert train(monkeypatch, *more, f"hydra.run.dir={tmp_path / 'run'}") == 0
+    whole, continued = (
+        (folder / "metrics.csv").read_text().splitlines() for folder in (uninterrupted, tmp_path / "run")
+    )
+    assert continued[: len(whole)] == whole
+    assert "name: more" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+def test_an_altered_checkpoint_is_one_line(uninterrupted, tmp_path, monkeypatch, capsys):
+    checkpoint = torch.load(uninterrupted / "checkpoints" / "last.ckpt", weights_only=True)
+    del checkpoint["lipformer"]["config"]["optimizer"]
+    torch.save(checkpoint, tmp_path / "altered.ckpt")
+    assert train(monkeypatch, f"resume={tmp_path / 'altered.ckpt'}", f"hydra.run.dir={tmp_path / 'run'}") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "altered.ckpt: its configuration lacks 'optimizer'; the file was altered" in line
 
 
 def test_a_killed_process_continues_in_another(text, uninterrupted, tmp_path):

@@ -106,6 +106,23 @@ def test_sweep_with_jobs_that_fail(monkeypatch, tmp_path, capsys):
     assert f"{trained.best:.4f} *" in report.out
 
 
+def test_a_sweep_folder_in_use_is_left_alone(monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_sweep(tmp_path / "sweep", FINISHED)
+    before = {f: f.read_text() for f in (tmp_path / "sweep").rglob("*.*")}
+    assert train(monkeypatch, "-m", "data.train=text", "seed=1,2", "hydra.sweep.dir=sweep") == 2
+    captured = capsys.readouterr()
+    assert captured.err == "error: the sweep folder sweep is not empty: choose another with hydra.sweep.dir=<folder>\n"
+    assert {f: f.read_text() for f in (tmp_path / "sweep").rglob("*.*")} == before
+
+
+@pytest.mark.parametrize("devices", ["[0,1]", "2", "auto"])
+def test_a_job_of_a_sweep_has_one_device(devices, monkeypatch, tmp_path, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert train(monkeypatch, "-m", "data.train=text", f"trainer.devices={devices}", "hydra.sweep.dir=sweep") == 1
+    assert "does not go with -m: sweep with trainer.devices=1" in capsys.readouterr().err
+
+
 def test_jobs_are_kept_apart(monkeypatch, tmp_path):
     """One process runs them all; the third has the seed of the first, and must not notice the second."""
     monkeypatch.chdir(tmp_path)

@@ -2,15 +2,17 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from programs import train, write_text
 
-from lipformer.errors import UsageError
+from lipformer.errors import DivergedError, UsageError
 from lipformer.training import schedules
 from lipformer.training.build import factory
 from lipformer.training.module import LanguageModule, parameter_groups
+from lipformer.training.run import build_trainer
 
 
 def test_run_folder_holds_what_the_contract_says(tiny_run):
@@ -80,6 +82,50 @@ def test_divergence_ends_the_run_with_3_and_keeps_a_finite_checkpoint(when, tmp_
     last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
     for checkpoint in (best, last):
         assert all(torch.isfinite(t).all() for t in checkpoint["state_dict"].values() if t.is_floating_point())
+
+
+@pytest.mark.parametrize("scale", [None, 1.0, 65536.0])
+def test_float16_gradients_beyond_the_loss_scale_are_the_scalers_business(scale):
+    module = LanguageModule(
+        torch.nn.Linear(1, 1), optimizer=None, schedule=None, checkpoint_extras={}, seed=0, log_every_steps=99
+    )
+    scaler = None if scale is None else SimpleNamespace(get_scale=lambda: scale)
+    module.trainer = SimpleNamespace(
+        precision_plugin=SimpleNamespace(scaler=scaler),
+        global_step=7,
+        optimizers=[SimpleNamespace(param_groups=[{"lr": 1}])],
+    )
+    module.model.weight.grad = torch.full((1, 1), math.inf)
+    if scale == 65536:  # it skips the step and halves the scale
+        module.on_before_optimizer_step(None)
+    else:
+        with pytest.raises(DivergedError, match="the gradient became inf at step 7"):
+            module.on_before_optimizer_step(None)
+
+
+def test_auto_is_never_a_device_without_float64(tmp_path, monkeypatch):
+    monkeypatch.setattr("pytorch_lightning.accelerators.mps.MPSAccelerator.is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    options = {
+        "accelerator": "auto",
+        "devices": 1,
+        "precision": "32-true",
+        "max_steps": 1,
+        "max_epochs": -1,
+        "gradient_clip": None,
+        "val_every_steps": 1,
+        "log_every_steps": 1,
+        "deterministic": False,
+    }
+    assert type(build_trainer(options, tmp_path, [], []).accelerator).__name__ == "CPUAccelerator"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_one_line(tmp_path, monkeypatch, capsys):
+    text = write_text(tmp_path / "text.txt")
+    assert train(monkeypatch, "trainer.accelerator=gpu", f"data.train={text}", f"hydra.run.dir={tmp_path / 'run'}") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: trainer: ")
 
 
 def test_a_run_is_a_function_of_its_seed(tmp_path, monkeypatch):

@@ -70,7 +70,7 @@ class LanguageModule(pl.LightningModule):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Log the gradient's norm before clipping, and stop on one that is not finite."""
         norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters() if p.grad is not None])
-        if not torch.isfinite(norm):
+        if not torch.isfinite(norm) and not self._scaler_answers():
             raise DivergedError(f"the gradient became {norm.item()} at step {self.global_step}: lower lr={self.lr:g}")
         if (self.global_step + 1) % self._log_every_steps == 0:
             self.log("train/gradient_norm", norm)
@@ -78,6 +78,14 @@ class LanguageModule(pl.LightningModule):
             self.log("train/lr", self.lr)
             self.log("train/tokens", float(self.tokens_seen))
             self.train_nats.reset()
+
+    def _scaler_answers(self) -> bool:
+        """Whether float16's loss scale is what overflowed: its scaler skips such a step and takes a smaller scale.
+
+        It also raises the scale from time to time until a step overflows, so that these steps are no divergence.
+        """
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        return scaler is not None and scaler.get_scale() > 1
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add the batch to the sums of the split."""
@@ -105,14 +113,18 @@ class LanguageModule(pl.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Add what makes the checkpoint sufficient by itself, and the sums that the next log line is made of."""
-        sums = {"tokens_seen": self.tokens_seen, "nats": self.train_nats.nats, "tokens": self.train_nats.tokens}
+        sums = {
+            "tokens_seen": self.tokens_seen,
+            "nats": float(self.train_nats.nats),
+            "tokens": int(self.train_nats.tokens),
+        }
         checkpoint["lipformer"] = {**self._extras, **sums}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the sums, and let an unfinished validation be forgotten: its own sums are gone."""
         extras = checkpoint["lipformer"]
         self.tokens_seen = extras["tokens_seen"]
-        self.train_nats.update(extras["nats"].to(self.train_nats.nats.device), extras["tokens"])
+        self.train_nats.update(torch.tensor(extras["nats"], dtype=torch.float64), torch.tensor(extras["tokens"]))
         align_loop_progress(checkpoint)
         validation = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
         for counts in (validation["current"], validation["total"]):

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 # part of what the checkpoint holds (weights, optimizer state, position in the data) and would be ignored or break it.
 FREE_GROUPS = ("trainer", "logger")
 FREE_KEYS = (
+    "name",
     "resume",
     "allow_targets",
     "data.dir",
@@ -46,10 +47,15 @@ def resumed_config(config: DictConfig, hydra: HydraConf) -> DictConfig:
     """
     path = find_checkpoint(config.resume, "last")
     stored = read_checkpoint(path)["lipformer"]["config"]
-    check_targets(stored, config.allow_targets, str(path), groups=("optimizer", "schedule", "logger"))
+    try:
+        check_targets(stored, config.allow_targets, str(path), groups=("optimizer", "schedule", "logger"))
+    except (LookupError, TypeError) as error:
+        raise CheckpointError(f"{path}: its configuration lacks {error}; the file was altered") from error
     if "${" in str(stored):  # a resolver could read the environment; what lipformer stores has none left
         raise CheckpointError(f"{path}: its configuration holds an interpolation; the file was altered")
     typed = [override.key_or_group for override in OverridesParser.create().parse_overrides(list(hydra.overrides.task))]
+    if config.data._target_ == stored["data"]["_target_"]:
+        typed = [key for key in typed if key != "data"]  # the run's own corpus, named so that its keys can be typed
     for key in typed:
         if key.split(".")[0] not in FREE_GROUPS and key not in FREE_KEYS:
             raise UsageError(
@@ -67,7 +73,7 @@ def resumed_config(config: DictConfig, hydra: HydraConf) -> DictConfig:
 
 def prepend_metrics(folder: Path, resume_from: Path, step: int) -> None:
     """Put the old run's rows of ``metrics.csv``, up to the checkpoint's step, before those of `folder`."""
-    old, new = resume_from.parents[1] / "metrics.csv", folder / "metrics.csv"
+    old, new = resume_from.absolute().parent.parent / "metrics.csv", folder / "metrics.csv"
     if not old.is_file():
         return
     before = [row for row in _rows(old) if int(row["step"]) < step]

@@ -50,11 +50,12 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
     options = config["trainer"]
     torch.set_num_threads(options["threads"] or DEFAULT_THREADS)
-    resume_from, first_step = None, 0
+    resume_from, first_step, earlier_vocabulary = None, 0, None
     if settings.resume is not None:
         resume_from = find_checkpoint(settings.resume, "last")
-        first_step = read_checkpoint(resume_from)["global_step"]
-        _check_room_to_train(first_step, options, resume_from)
+        checkpoint = read_checkpoint(resume_from)
+        _check_room_to_train(checkpoint, options, resume_from)
+        first_step, earlier_vocabulary = checkpoint["global_step"], checkpoint["lipformer"]["vocabulary"]
 
     best = BestCheckpoint(folder, resume_from)
     last = LastCheckpoint(folder)
@@ -70,6 +71,11 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
     )
     data.setup("fit")
     assert data.vocabulary is not None  # made while the training split was read
+    if earlier_vocabulary not in (None, data.vocabulary.to_plain()):
+        raise UsageError(
+            f"resume={settings.resume}: {data.corpus.source('train')} has other characters than the text that run was "
+            "trained on; continue it with that text"
+        )
     for line in data.report():
         log.info(line)
 
@@ -117,9 +123,11 @@ def build_trainer(
     Raises:
         UsageError: the machine lacks the accelerator or the devices.
     """
+    # Lightning's auto and gpu also mean Apple's GPU, which has no float64 for the sums of nats.
+    accelerators = {"cpu": "cpu", "gpu": "cuda", "auto": "cuda" if torch.cuda.is_available() else "cpu"}
     try:
         return pl.Trainer(
-            accelerator=options["accelerator"],
+            accelerator=accelerators[options["accelerator"]],
             devices=options["devices"],
             precision=options["precision"],
             max_steps=options["max_steps"],
@@ -153,10 +161,12 @@ def _fit(trainer: pl.Trainer, module: LanguageModule, data: CharDataModule, resu
         raise
 
 
-def _check_room_to_train(step: int, options: dict[str, Any], path: Path) -> None:
-    max_steps = options["max_steps"]
-    if max_steps != -1 and step >= max_steps:
-        raise UsageError(f"resume={path}: it stands at step {step} and trainer.max_steps={max_steps}; raise that")
+def _check_room_to_train(checkpoint: dict[str, Any], options: dict[str, Any], path: Path) -> None:
+    epoch = checkpoint.get("CharDataModule", {}).get("epoch", 0)
+    for key, done in (("step", checkpoint["global_step"]), ("epoch", epoch)):
+        limit = options[f"max_{key}s"]
+        if limit != -1 and done >= limit:
+            raise UsageError(f"resume={path}: it stands at {key} {done} and trainer.max_{key}s={limit}; raise that")
 
 
 def _finite(score: torch.Tensor | None) -> float | None:

@@ -195,7 +195,7 @@ def earlier_run_id(resume: str | None) -> str | None:
     """Return the id of the online wandb run that `resume`, a run folder or a checkpoint in one, belongs to."""
     if resume is None:
         return None
-    path = Path(resume)
+    path = Path(resume).absolute()
     note = (path if path.is_dir() else path.parent.parent) / "wandb.json"
     return json.loads(note.read_text())["id"] if note.is_file() else None
 
