@@ -73,6 +73,7 @@ KINDS = [
     Kind("l2", attention(L2Attention), witness=keys_off_their_queries),
     Kind("tied_l2", attention(TiedL2Attention), lipschitz=ALL_NORMS),
     Kind("tied_l2_one_head", attention(TiedL2Attention, heads=1), lipschitz=ALL_NORMS),
+    Kind("tied_l2_four_heads", attention(TiedL2Attention, heads=4), lipschitz=ALL_NORMS),
     Kind("tied_l2_matched", attention(TiedL2Attention, columns=2), lipschitz=ALL_NORMS),
     *(
         Kind(

@@ -119,6 +119,27 @@ def test_bfloat16_rows_do_not_feel_an_offset(offset):
         assert distance(y.double(), output) < 1e-2
 
 
+@pytest.mark.parametrize(("offset", "limit"), [(0.0, 1e-5), (10.0, 1e-4), (30.0, 1e-3), (100.0, 5e-3)])
+@torch.no_grad()
+def test_bfloat16_rows_when_the_first_token_is_elsewhere(offset, limit):
+    """Centring does not help here; norms of the rounded keys in two columns do (one: 0.07 at 30, 0.6 at 100)."""
+    torch.manual_seed(0)
+    layer = TiedL2Attention(512, 8, context=288)
+    layer.query.weight.mul_(0.3 / layer.query(torch.randn(1000, 512)).std())
+    direction = torch.randn(512)
+    direction = direction / (layer.query(direction).norm() / math.sqrt(8))
+    x = torch.randn(1, 288, 512)
+    x[:, 1:] += offset * direction
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rows = fused_rows(layer, x)
+    # The attention of the rounded queries themselves: what is tested is the arithmetic, not their rounding.
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        queries = layer.query(x - x[:, :1])
+    heads = queries.double().unflatten(-1, (8, 64)).transpose(1, 2)
+    exact = masked_softmax(-torch.cdist(heads, heads).square() / layer.s, causal=True)
+    assert 0.5 * (rows.double() - exact).abs().sum(-1).mean() < limit
+
+
 def test_each_token_is_nearest_to_itself_in_bfloat16():
     """Sharp attention, tokens far apart: rounding leaves the largest score of each row its own."""
     torch.manual_seed(0)

@@ -109,6 +109,7 @@ def test_more_columns_with_the_old_divisor_break_the_usual_constant():
         assert reached > usual
         assert reached == pytest.approx(attained, rel=2e-3)
         assert reached <= theorems.kim_bound_inf(query, value, out, length, s=1.0).item()
+        assert reached <= theorems.tied_l2_bound_inf(query, query.mT @ value, out, length).item()
         assert theorems.kim_bound_inf(query, value, out, length).item() == pytest.approx(4 * c + 1 / math.sqrt(2))
         assert first_row_sum(x, query, value, out, s=None) <= 4 * c + 1 / math.sqrt(2)
 
@@ -178,6 +179,24 @@ def test_common_offset_changes_nothing():
     x, offset = torch.randn(3, 4, dtype=F64), torch.randn(4, dtype=F64)
     at_home, far_away = (jacobian(lambda t: tied_l2(t, query, value, out), x + t * offset) for t in (0, 1e6))
     torch.testing.assert_close(far_away, at_home, rtol=1e-7, atol=1e-7)
+
+
+def test_formulas_with_numbers():
+    """Two heads whose norms can be read off: |W_h| = 2, 3; |M_h| = 5, 1; |W^O| = 7."""
+    query = torch.tensor([2.0, 3.0], dtype=F64)[:, None, None] * torch.eye(2, dtype=F64)
+    maps = torch.tensor([5.0, 1.0], dtype=F64)[:, None, None] * torch.eye(2, dtype=F64)
+    out, length = 7 * torch.eye(4, dtype=F64), 9
+    c = theorems.phi_inverse(length)
+    mixed = (4 * c + 1) * 7 * math.hypot(2 * 5, 3 * 1)
+    assert theorems.tied_l2_bound_mixed(query, maps, out, length).item() == pytest.approx(mixed)
+    # No smaller constant than sqrt(N) is known, and none is refuted by the attacks: pinned here.
+    assert theorems.tied_l2_bound_2(query, maps, out, length).item() == pytest.approx(3 * mixed)
+    inf = (4 * c * math.sqrt(2) + 1) * 7 * 10
+    assert theorems.tied_l2_bound_inf(query, maps, out, length).item() == pytest.approx(inf)
+    assert theorems.kim_bound_2(query, maps, out, length).item() == pytest.approx(
+        3 * (4 * c + 1) / math.sqrt(2) * 7 * math.hypot(4 * 5, 9 * 1)
+    )
+    assert theorems.kim_bound_inf(query, maps, out, length).item() == pytest.approx((4 * c + 1 / math.sqrt(2)) * 7 * 20)
 
 
 def random_layer(generator, heads, columns):
