@@ -78,7 +78,9 @@ def _run(config_name: str, job: Callable[[DictConfig, Path], float | None]) -> N
 
     def task(config: DictConfig) -> float:
         folder = Path(HydraConfig.get().runtime.output_dir)
+        os.environ[FULL_ERROR] = str(int(full_error))  # what the user wants of the processes of a distributed run too
         outcome = _attempt(job, config, folder, full_error)
+        os.environ[FULL_ERROR] = "1"
         outcomes.append(outcome)
         if outcome.status == "interrupted":
             sys.exit(outcome.exit_code)  # a SystemExit also calls off the remaining jobs of a sweep

@@ -128,6 +128,13 @@ def test_a_gpu_that_is_not_there_is_one_line(tmp_path, monkeypatch, capsys):
     assert line.startswith("error: trainer: ")
 
 
+def test_float16_on_the_cpu_is_refused(tmp_path, monkeypatch, capsys):
+    text = write_text(tmp_path / "text.txt")
+    folder = tmp_path / "run"
+    assert train(monkeypatch, "trainer.precision=16-mixed", f"data.train={text}", f"hydra.run.dir={folder}") == 2
+    assert "take bf16-mixed" in capsys.readouterr().err
+
+
 def test_a_run_is_a_function_of_its_seed(tmp_path, monkeypatch):
     text = write_text(tmp_path / "text.txt")
     ends = {}

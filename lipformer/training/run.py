@@ -121,13 +121,16 @@ def build_trainer(
     """Build the trainer of a run.
 
     Raises:
-        UsageError: the machine lacks the accelerator or the devices.
+        UsageError: the machine lacks the accelerator or the devices, or the CPU is to compute in float16.
     """
     # Lightning's auto and gpu also mean Apple's GPU, which has no float64 for the sums of nats.
     accelerators = {"cpu": "cpu", "gpu": "cuda", "auto": "cuda" if torch.cuda.is_available() else "cpu"}
+    accelerator = accelerators[options["accelerator"]]
+    if accelerator == "cpu" and options["precision"] == "16-mixed":  # Lightning would take bfloat16 without a word
+        raise UsageError("trainer.precision=16-mixed: the CPU does not train in float16; take bf16-mixed")
     try:
         return pl.Trainer(
-            accelerator=accelerators[options["accelerator"]],
+            accelerator=accelerator,
             devices=options["devices"],
             precision=options["precision"],
             max_steps=options["max_steps"],
