@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import OverrideParseException
 from omegaconf import DictConfig
 
 from lipformer.config import conf_dir
@@ -33,8 +34,10 @@ def explain(error: BaseException, config_name: str) -> str:
         return f"{group}={choice}: no such choice{suggest(choice, names)}; {group} has {', '.join(names)}"
     if found := re.search(r"Error merging override (\S+)", text):
         return f"{found.group(1)}: {_type_error(cause, config_name)}"
-    if re.search("mismatched input|token recognition error|extraneous input|no viable alternative|missing EQUAL", text):
-        return f"{text}: write key=value, and quote a value that holds = , or brackets: 'key=\"value\"'"
+    if isinstance(error, OverrideParseException):
+        key, _, value = error.override.partition("=")
+        quoted = f"'{key}=\"{value or 'value'}\"'"
+        return f"{error.override}: {text}: write key=value, and quote a value that holds = , or brackets: {quoted}"
     return f"{text}{': ' + cause if cause and cause not in text else ''}"
 
 

@@ -39,7 +39,8 @@ MISTAKES = {
     ("lr=1e-3,1e-2",): "several values make a sweep, add -m",
     ("seed=-1",): "seed=-1",
     ("depth",): "write key=value",
-    ("name=a=b",): "quote a value that holds =",
+    ("name=a=b",): "name=a=b: mismatched input '=' expecting <EOF>: write key=value, and quote a value that holds = , "
+    "or brackets: 'name=\"a=b\"'",
     ("attention=contractive_l2", "attention.p=3"): "attention.p=3: it must be one of mixed, 2, inf",
     ("attention=contractive_l2", "attention.scale=1"): "attention.scale=1.0: it must be above 0 and below 1",
     ("data=text_files",): "data.train is not set: give data.train=<value>",

@@ -12,7 +12,7 @@ from lipformer.functional.heads import check_heads, merge_heads, split_heads, sp
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.functional.value_path import head_outputs, value_maps
 from lipformer.modules.attention.projection import projection
-from lipformer.modules.dropout import Dropout
+from lipformer.modules.dropout import ContractiveDropout, Dropout
 
 
 class TiedL2Attention(nn.Module):
@@ -63,7 +63,7 @@ class TiedL2Attention(nn.Module):
         self.query = projection(width, columns * width)
         self.value = projection(width, width)
         self.out = projection(width, width)
-        self.dropout = Dropout(dropout)
+        self.dropout: Dropout | ContractiveDropout = Dropout(dropout)  # the other one where it contracts
 
     def forward(self, x: Float[Tensor, "B N D"], *, fused: bool | None = None) -> Float[Tensor, "B N D"]:
         """Attend; ``fused=False`` is the explicit form, differentiable to any order."""
