@@ -5,10 +5,13 @@ import json
 import logging
 import math
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from lipformer.errors import DivergedError, LipformerError, UsageError
@@ -38,7 +41,7 @@ class Outcome:
         match error:
             case KeyboardInterrupt():
                 self.status, self.exit_code, self.reason = "interrupted", 130, "interrupted by the user (SIGINT)"
-            case SystemExit(code=None):  # Lightning's answer to SIGTERM
+            case SystemExit(code=None):  # the answer to SIGTERM, Lightning's and `_terminate`'s
                 self.status, self.exit_code, self.reason = "interrupted", 143, "terminated by the system (SIGTERM)"
             case DivergedError():
                 self.status, self.exit_code = "diverged", error.exit_code
@@ -94,11 +97,29 @@ def write_metrics(folder: Path, metrics: dict[str, Any]) -> None:
         (folder / "metrics.json").write_text(json.dumps(finite, indent=2) + "\n")
 
 
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise SystemExit
+
+
+@contextlib.contextmanager
+def sigterm_handler(handler: Any) -> Iterator[None]:
+    """Answer SIGTERM by `handler` while the block runs; other threads than the main one cannot, and do nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def recorded(folder: Path, name: str) -> Iterator[Outcome]:
     """Log the job into ``<folder>/<name>.log``, its traceback too, and close the folder with ``status.json``.
 
-    Everything logged goes to the file; lipformer's own lines go to the terminal as well.
+    Everything logged goes to the file; lipformer's own lines go to the terminal as well. SIGTERM ends the job by an
+    exception, so that the folder is closed then too.
     """
     root = logging.getLogger()
     rank = local_rank()
@@ -113,7 +134,8 @@ def recorded(folder: Path, name: str) -> Iterator[Outcome]:
     logging.captureWarnings(True)
     outcome = Outcome()
     try:
-        yield outcome
+        with sigterm_handler(_terminate):
+            yield outcome
     except BaseException as error:
         outcome.end_by(error)
         log.error("the run ended as %s", outcome.status, exc_info=True)

@@ -2,6 +2,7 @@
 
 import json
 import math
+import signal
 from types import SimpleNamespace
 
 import pytest
@@ -126,6 +127,17 @@ def test_a_gpu_that_is_not_there_is_one_line(tmp_path, monkeypatch, capsys):
     assert train(monkeypatch, "trainer.accelerator=gpu", f"data.train={text}", f"hydra.run.dir={tmp_path / 'run'}") == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: trainer: ")
+
+
+def test_sigterm_before_the_first_step_closes_the_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("lipformer.training.run.build_corpus", lambda data: signal.raise_signal(signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    text = write_text(tmp_path / "text.txt")
+    assert train(monkeypatch, f"data.train={text}", f"hydra.run.dir={tmp_path / 'run'}") == 143
+    status = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert (status["status"], status["exit_code"]) == ("interrupted", 143)
+    assert capsys.readouterr().err == "error: terminated by the system (SIGTERM)\n"
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_float16_on_the_cpu_is_refused(tmp_path, monkeypatch, capsys):

@@ -15,7 +15,7 @@ from pytorch_lightning.plugins.environments import LightningEnvironment
 from lipformer.config import TrainConfig
 from lipformer.data.datamodule import CharDataModule
 from lipformer.errors import UsageError
-from lipformer.run_folder import Outcome, local_rank, write_metrics
+from lipformer.run_folder import Outcome, local_rank, sigterm_handler, write_metrics
 from lipformer.training.build import LOADER_KEYS, build_corpus, build_model, factory
 from lipformer.training.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lipformer.training.callbacks.progress import progress_callbacks
@@ -156,7 +156,8 @@ def build_trainer(
 
 def _fit(trainer: pl.Trainer, module: LanguageModule, data: CharDataModule, resume_from: Path | None) -> None:
     try:
-        trainer.fit(module, data, ckpt_path=resume_from, weights_only=True)
+        with sigterm_handler(signal.SIG_DFL):  # Lightning installs its own, which waits for the end of the step
+            trainer.fit(module, data, ckpt_path=resume_from, weights_only=True)
     except SystemExit:
         if trainer.interrupted and not trainer.received_sigterm:  # Lightning turns Ctrl-C into exit code 1
             signal.signal(signal.SIGINT, signal.default_int_handler)  # and leaves it ignored, in last uploads too
