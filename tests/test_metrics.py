@@ -50,12 +50,15 @@ def test_sums_are_float64_whatever_the_precision():
     assert float(metric.compute()) == (3 * 2**24 + 1) / 4
 
 
-def test_half_precision_logits_are_summed_in_float32():
-    logits = torch.zeros(1, 5000, V, dtype=torch.bfloat16)
-    nats, tokens = sum_nats(logits, torch.zeros(1, 5000, dtype=torch.long))
-    assert nats.dtype == torch.float32
-    assert int(tokens) == 5000
-    assert float(nats) == pytest.approx(5000 * math.log(V), rel=1e-4)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_tokens_are_computed_in_float32_at_least_and_summed_in_float64(dtype):
+    logits = torch.zeros(1, 50_001, V, dtype=dtype)
+    nats, tokens = sum_nats(logits, torch.zeros(1, 50_001, dtype=torch.long))
+    assert nats.dtype == torch.float64
+    assert int(tokens) == 50_001
+    one, _ = sum_nats(logits[:, :1], torch.zeros(1, 1, dtype=torch.long))
+    assert float(one) == pytest.approx(math.log(V), rel=1e-6)
+    assert float(nats) == pytest.approx(50_001 * float(one), rel=1e-12)
 
 
 def test_one_nat_is_1_442695_bits():

@@ -15,7 +15,7 @@ def sum_nats(logits: Float[Tensor, "B N V"], targets: Int[Tensor, "B N"]) -> tup
     """Return the negative log-likelihood summed over the batch, in nats, and the number of tokens summed.
 
     Args:
-        logits: of the next symbol; computed with in float32 at least.
+        logits: of the next symbol; computed with in float32 at least, and summed in float64.
         targets: the next symbol; `IGNORE` where there is none.
     """
     logits = logits.flatten(0, 1)
@@ -23,9 +23,9 @@ def sum_nats(logits: Float[Tensor, "B N V"], targets: Int[Tensor, "B N"]) -> tup
         logits.float() if logits.dtype.itemsize < 4 else logits,
         targets.flatten(),
         ignore_index=IGNORE,
-        reduction="sum",
+        reduction="none",
     )
-    return nats, (targets != IGNORE).sum()
+    return nats.sum(dtype=torch.float64), (targets != IGNORE).sum()
 
 
 class NatsPerChar(Metric):
