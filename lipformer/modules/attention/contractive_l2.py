@@ -82,20 +82,19 @@ class ContractiveL2Attention(TiedL2Attention):
 
     def value_maps(self) -> Float[Tensor, "H d v"]:
         """M_h scale / B_p: the whole division happens here, for the fused and the explicit form alike."""
-        with torch.autocast(self.value.weight.device.type, enabled=False):
-            maps = super().value_maps()
-            query, value = (
-                split_outputs(at_least_float32(linear.weight), self.heads) for linear in (self.query, self.value)
-            )
-            out = at_least_float32(self.out.weight).mT
-            if self.p == "mixed":
-                bound = theorems.tied_l2_bound_mixed(query, maps, out, self.context, spectral.upper)
-            elif self.p == 2:
-                bound = theorems.kim_bound_2(query, value, out, self.context, norm=spectral.upper)
-            else:
-                bound = theorems.kim_bound_inf(query, value, out, self.context)
-            vanishing = bound <= math.sqrt(torch.finfo(bound.dtype).tiny)
-            return maps / torch.where(vanishing, torch.ones_like(bound), bound) * self.scale
+        maps = super().value_maps()
+        query, value = (
+            split_outputs(at_least_float32(linear.weight), self.heads) for linear in (self.query, self.value)
+        )
+        out = at_least_float32(self.out.weight).mT
+        if self.p == "mixed":
+            bound = theorems.tied_l2_bound_mixed(query, maps, out, self.context, spectral.upper)
+        elif self.p == 2:
+            bound = theorems.kim_bound_2(query, value, out, self.context, norm=spectral.upper)
+        else:
+            bound = theorems.kim_bound_inf(query, value, out, self.context)
+        vanishing = bound <= math.sqrt(torch.finfo(bound.dtype).tiny)
+        return maps / torch.where(vanishing, torch.ones_like(bound), bound) * self.scale
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Upper bound on the constant of f: at most ``scale`` in the layer's own norm, whatever it is in others.
