@@ -8,6 +8,7 @@ import torch
 from programs import start_train, train, wait_for, write_text
 
 from lipformer.training.module import LanguageModule
+from lipformer.training.resume import prepend_metrics
 
 STEPS = 11
 # 100 lines in batches of 512 tokens are 7 batches an epoch: 11 steps end in the middle of the second one.
@@ -124,6 +125,14 @@ def test_metrics_csv_of_a_continued_run_begins_at_the_beginning(text, uninterrup
     # Lightning writes the row of a step after the point at which Ctrl-C takes effect: that one is lost.
     assert [row for row in whole if not row.startswith("0,4,")] == continued
     assert len(whole) == len(continued) + 1
+
+
+def test_the_row_in_whose_middle_a_process_was_killed_is_left_out(tmp_path):
+    for name, text in {"old": "epoch,step,x\n0,0,1.5\n0,1", "new": "epoch,step,x\n0,2,0.5\n"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.csv").write_text(text)
+    prepend_metrics(tmp_path / "new", tmp_path / "old" / "checkpoints" / "last.ckpt", step=2)
+    assert (tmp_path / "new" / "metrics.csv").read_text().splitlines() == ["epoch,step,x", "0,0,1.5", "0,2,0.5"]
 
 
 @pytest.mark.parametrize(

@@ -86,5 +86,5 @@ def prepend_metrics(folder: Path, resume_from: Path, step: int) -> None:
 
 
 def _rows(file: Path) -> list[dict[str, str]]:
-    with file.open(newline="") as lines:
-        return list(csv.DictReader(lines))
+    with file.open(newline="") as lines:  # without the row in whose middle a process was killed
+        return [row for row in csv.DictReader(lines) if row.get("step") and None not in row.values()]
