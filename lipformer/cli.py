@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import hydra
+from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -34,7 +35,7 @@ def evaluate() -> None:
 
 
 def _train(config: DictConfig, folder: Path) -> float | None:
-    settings = validate(config)
+    settings = validate(config) if config.resume is None else None  # a continued run brings its own values
     devices = config.trainer.devices
     one_device = len(devices) == 1 if OmegaConf.is_list(devices) else devices in (1, "1")
     if HydraConfig.get().mode == RunMode.MULTIRUN and not one_device:
@@ -42,7 +43,7 @@ def _train(config: DictConfig, folder: Path) -> float | None:
         raise UsageError(f"trainer.devices={devices} does not go with -m: sweep with trainer.devices=1")
     claim_folder(folder)
     with recorded(folder, "train") as outcome:
-        if settings.resume is not None:
+        if settings is None:
             from lipformer.training.resume import resumed_config
 
             config = resumed_config(config, HydraConfig.get())
@@ -52,13 +53,14 @@ def _train(config: DictConfig, folder: Path) -> float | None:
         return run_training(settings, to_plain(config), folder, outcome)
 
 
-def _evaluate(config: DictConfig, folder: Path) -> None:
+def _evaluate(config: DictConfig, folder: Path) -> float:
     settings = validate(config)
     claim_folder(folder)
-    with recorded(folder, "evaluate"):
+    with recorded(folder, "evaluate") as outcome:
         from lipformer.training.evaluate import run_evaluation
 
-        run_evaluation(settings, folder)
+        outcome.best = run_evaluation(settings, folder)
+        return outcome.best
 
 
 def _run(config_name: str, job: Callable[[DictConfig, Path], float | None]) -> None:
@@ -68,6 +70,7 @@ def _run(config_name: str, job: Callable[[DictConfig, Path], float | None]) -> N
     could not tell a diverged job from a failed one.
     """
     register()
+    _refuse_unknown_flags(sys.argv[1:])
     for flag in {"-m", "--multirun"}.intersection(sys.argv):  # wherever it is typed; Hydra takes it first only
         sys.argv.remove(flag)
         sys.argv.insert(1, flag)
@@ -117,6 +120,15 @@ def _attempt(
         else:
             folder.rmdir()
     return outcome
+
+
+def _refuse_unknown_flags(arguments: list[str]) -> None:
+    known = {option for action in get_args_parser()._actions for option in action.option_strings}
+    for argument in arguments:
+        flag = argument.partition("=")[0]
+        if flag.startswith("--") and flag not in known:
+            _print_error(f"unknown flag {flag}: keys are written {flag.lstrip('-')}=<value>, without dashes")
+            sys.exit(2)
 
 
 def _print_error(line: str) -> None:

@@ -27,7 +27,8 @@ class Outcome:
         status: ``finished``, ``diverged``, ``failed`` or ``interrupted``.
         exit_code: of the process, were this its only job.
         reason: one line; empty where the job finished.
-        best: best ``val/nats_per_char``, in nats; None where no validation was reached.
+        best: best ``val/nats_per_char`` of a training, the nats per character of an evaluation; None where it
+            was not reached.
     """
 
     status: str = "finished"

@@ -59,9 +59,9 @@ def list_jobs(sweep: Path) -> list[tuple[str, list[str], Outcome]]:
 
 def sweep_table(jobs: list[tuple[str, list[str], Outcome]]) -> Table:
     """Lay the jobs out with the overrides in which they differ, the best one marked."""
-    table = Table(title="Sweep", caption="val: best nats/char on valid")
-    for column in ("job", "overrides", "val", "status", "reason"):
-        table.add_column(column, justify="right" if column == "val" else "left", overflow="fold")
+    table = Table(title="Sweep", caption="nats: per character; of a training, the best on valid")
+    for column in ("job", "overrides", "nats", "status", "reason"):
+        table.add_column(column, justify="right" if column == "nats" else "left", overflow="fold")
     known = [set(overrides) for _, overrides, _ in jobs if overrides]
     shared = set.intersection(*known) if len(known) > 1 else set()
     best = min((outcome.best for _, _, outcome in jobs if outcome.best is not None), default=None)

@@ -39,6 +39,8 @@ MISTAKES = {
     ("lr=1e-3,1e-2",): "several values make a sweep, add -m",
     ("seed=-1",): "seed=-1",
     ("depth",): "write key=value",
+    ("--depth", "3"): "unknown flag --depth: keys are written depth=<value>",
+    ("--lr=3",): "unknown flag --lr",
     ("name=a=b",): "name=a=b: mismatched input '=' expecting <EOF>: write key=value, and quote a value that holds = , "
     "or brackets: 'name=\"a=b\"'",
     ("attention=contractive_l2", "attention.p=3"): "attention.p=3: it must be one of mixed, 2, inf",

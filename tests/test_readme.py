@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
@@ -57,3 +58,21 @@ def test_every_group_and_choice_is_named():
 def test_links_lead_somewhere():
     for target in re.findall(r"\]\((?!http)([^)#]+)", TEXT):
         assert (ROOT / target).exists(), target
+
+
+def test_the_wandb_sweep_hands_over_what_hydra_reads(tmp_path):
+    sweep = yaml.safe_load((ROOT / "docs" / "wandb-sweep.yaml").read_text())
+    assert sweep["command"] == ["${env}", "${interpreter}", "${program}", "${args_no_hyphens}"]
+    assert sweep["metric"]["name"] == "val/nats_per_char"
+    values = {key: space.get("value", space.get("values", [None])[0]) for key, space in sweep["parameters"].items()}
+    assert all(isinstance(value, float) for value in sweep["parameters"]["lr"]["values"])
+    arguments = [f"{key}={value}" for key, value in values.items()]  # what ${args_no_hyphens} stands for
+    done = subprocess.run(
+        [sys.executable, str(ROOT / sweep["program"]), *arguments, "--cfg", "job"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "lr: 0.0001\n" in done.stdout

@@ -187,6 +187,25 @@ def test_an_altered_checkpoint_is_one_line(uninterrupted, tmp_path, monkeypatch,
     assert "altered.ckpt: its configuration lacks 'optimizer'; the file was altered" in line
 
 
+def test_ctrl_c_in_the_last_validation_is_not_swallowed(text, tmp_path, monkeypatch):
+    original = LanguageModule.validation_step
+
+    def validation_step(self, batch, batch_idx):
+        if self.global_step == STEPS:
+            signal.raise_signal(signal.SIGINT)
+        original(self, batch, batch_idx)
+
+    monkeypatch.setattr(LanguageModule, "validation_step", validation_step)
+    assert train(monkeypatch, *RUN, f"data.train={text}", f"hydra.run.dir={tmp_path / 'run'}") == 130
+    assert torch.load(tmp_path / "run" / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == STEPS
+
+
+def test_a_run_bounded_by_steps_continues_bounded_by_epochs(uninterrupted, tmp_path, monkeypatch):
+    limits = ("trainer.max_steps=-1", "trainer.max_epochs=3")
+    assert train(monkeypatch, f"resume={uninterrupted}", *limits, f"hydra.run.dir={tmp_path / 'run'}") == 0
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["steps"] == 3 * 6
+
+
 def test_a_killed_process_continues_in_another(text, uninterrupted, tmp_path):
     slow = (*RUN, f"data.train={text}", f"hydra.run.dir={tmp_path / 'first'}", "trainer.max_steps=100000")
     process = start_train(*slow, f"schedule.total_steps={STEPS}", folder=tmp_path)

@@ -37,7 +37,7 @@ METRIC_PREFIX: dict[str, str] = {"valid": "val", "test": "test"}
 """Split -> first part of its metrics' names, the same in training and here."""
 
 
-def run_evaluation(settings: EvaluateConfig, folder: Path) -> None:
+def run_evaluation(settings: EvaluateConfig, folder: Path) -> float:
     """Measure a run on a split, print the figures, and leave them in `folder`.
 
     ``metrics.json`` holds ``<prefix>/nats_per_char``, ``<prefix>/bits_per_char`` and ``<prefix>/tokens`` (prefix
@@ -47,6 +47,9 @@ def run_evaluation(settings: EvaluateConfig, folder: Path) -> None:
     Args:
         settings: the validated configuration.
         folder: of this evaluation.
+
+    Returns:
+        Nats per character.
 
     Raises:
         CheckpointError: there is no checkpoint, or it is truncated, unsafe or inconsistent; it predicts nan.
@@ -93,6 +96,7 @@ def run_evaluation(settings: EvaluateConfig, folder: Path) -> None:
         for number, sentence in enumerate(sentences, start=1):
             console.print(Text(f"{number:>{len(str(len(sentences)))}}  {sentence}"), soft_wrap=True)
     log.info("figures: %s", folder / "metrics.json")
+    return nats
 
 
 def open_split(run: Run, settings: EvaluateConfig) -> CharDataModule:

@@ -44,6 +44,11 @@ class CleanStop(Callback):
         if trainer.global_step == trainer.max_steps or (last_epoch and trainer.is_last_batch):
             trainer.should_stop = True  # Lightning validates before it stops
 
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Pass on a Ctrl-C of the last validation: everything is saved by now, but a sweep must not go on."""
+        if self._asked:
+            raise KeyboardInterrupt
+
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Give Ctrl-C back."""
         if self._previous is not None:
