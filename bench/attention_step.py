@@ -7,8 +7,12 @@ reference of the same round; medians over rounds, so that a slow spell of the ma
 """
 
 import argparse
+import os
 import statistics
 import time
+
+# Threads that spin while they wait would measure the scheduler wherever the machine has other work.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
 from rich.console import Console
