@@ -57,6 +57,29 @@ def test_float32_weights_at_width_512(p, spread):
 
 
 @pytest.mark.parametrize("p", P)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("width", "columns"), [(1, 1), (1, 2), (2, 1), (64, 2)])
+def test_weights_that_attain_every_inequality(p, dtype, width, columns):
+    """One head, all entries of a matrix equal: the bounds of products are exact, and only rounding is left."""
+    torch.manual_seed(0)
+    layer = ContractiveL2Attention(width, 1, context=5, p=p, scale=0.999, columns=columns).to(dtype)
+    with torch.no_grad():
+        for _ in range(100):
+            for weight in layer.parameters():
+                weight.fill_(10 ** (4 * torch.rand(()).item() - 2))
+            assert 0.9 * layer.scale / columns < layer.lipschitz_bound(p) <= layer.scale
+
+
+@pytest.mark.parametrize("p", P)
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("name", ["query", "value", "out"])
+def test_weights_that_are_not_finite_have_no_certificate(p, value, name):
+    for layer in (TiedL2Attention(8, 2, context=6), ContractiveL2Attention(8, 2, context=6, p=p)):
+        getattr(layer, name).weight.data[1, 2] = value
+        assert not any(layer.lipschitz_bound(norm).isfinite() for norm in P)
+
+
+@pytest.mark.parametrize("p", P)
 @pytest.mark.parametrize("causal", [True, False])
 def test_pairs_of_inputs_contract_in_float32(p, causal):
     """|f(x) - f(y)| <= scale |x - y|, near and far."""

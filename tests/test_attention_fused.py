@@ -182,6 +182,21 @@ def test_the_layer_is_kims_formula():
             torch.testing.assert_close(layer(x, fused=fused), expected)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize(("kind", "keywords"), KINDS)
+def test_any_leading_dimensions(kind, keywords, fused, dtype):
+    """None, or several: the tokens are the last dimension but one."""
+    torch.manual_seed(0)
+    layer = kind(WIDTH, HEADS, context=8, **keywords).to(dtype)
+    x = torch.randn(2, 8, WIDTH).to(dtype)
+    value, gradient, *weights = results(layer, x, fused)
+    for shape in ((2, 1, 8, WIDTH), (1, 1, 2, 8, WIDTH)):
+        for found, expected in zip(results(layer, x.view(shape), fused), (value, gradient, *weights), strict=True):
+            assert distance(found.view_as(expected), expected) < TOLERANCES[dtype]
+    assert distance(layer(x[1], fused=fused).double(), value[1]) < TOLERANCES[dtype]
+
+
 @pytest.mark.parametrize(("kind", "keywords"), KINDS)
 def test_constructor_chooses_the_default_path(kind, keywords):
     layer = kind(WIDTH, HEADS, context=8, fused=False, **keywords).double()

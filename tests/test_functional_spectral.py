@@ -60,6 +60,27 @@ def test_upper_makes_room_for_reduced_matmul_precision(precision):
         torch.set_float32_matmul_precision(before)
 
 
+def test_upper_makes_room_where_the_precision_has_no_single_name(monkeypatch):
+    """Set by torch.backends.*.fp32_precision, torch raises when asked for it."""
+    matrix = torch.randn(64, 64)
+    full = spectral.upper(matrix)
+
+    def refuse():
+        raise RuntimeError("mix of the legacy and new APIs")
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", refuse)
+    assert spectral.upper(matrix) > full
+    assert spectral.upper(matrix.double()) == pytest.approx(full.item(), rel=1e-2)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_matrix_that_is_not_finite_has_no_norm(value):
+    matrix = torch.ones(3, 4, 2)
+    matrix[1, 2, 0] = value
+    assert spectral.exact(matrix).isnan().tolist() == [False, True, False]
+    assert not spectral.upper(matrix)[1].isfinite()
+
+
 def test_upper_of_zero_is_zero_with_a_finite_gradient():
     matrix = torch.zeros(2, 5, 3, requires_grad=True)
     upper = spectral.upper(matrix)

@@ -28,13 +28,13 @@ from lipformer.functional.precision import HALF, at_least_float32, linear_float3
 
 
 def fused_tied_l2(
-    x: Float[Tensor, "B N D"],
+    x: Float[Tensor, "*batch N D"],
     query_weight: Float[Tensor, "C D"],
     head_outputs: Float[Tensor, "H d D"],
     *,
     s: float,
     causal: bool,
-) -> Float[Tensor, "B N D"]:
+) -> Float[Tensor, "*batch N D"]:
     r"""Tied L2 attention, :math:`F(X) = \sum_h P^h X W_h N_h` with scores :math:`-\|x_i W_h - x_j W_h\|^2 / s`.
 
     Args:
@@ -50,7 +50,7 @@ def fused_tied_l2(
     References: Kim et al. 2021, sec. 3, arXiv 2006.04710; the folding is ours (docs/mathematics.md, 5).
     """
     heads, d, _ = head_outputs.shape
-    origin = x[:, :1].detach()  # any constant gives the same scores, so no gradient passes through this one
+    origin = x[..., :1, :].detach()  # any constant gives the same scores, so no gradient passes through this one
     queries = _padded_projection(x - origin, query_weight, heads)
     keys = _NormColumns.apply(queries, None, d)
     first_query = linear_float32(origin, query_weight).unflatten(-1, (heads, d))
@@ -58,14 +58,14 @@ def fused_tied_l2(
 
 
 def fused_l2(
-    x: Float[Tensor, "B N D"],
+    x: Float[Tensor, "*batch N D"],
     query_weight: Float[Tensor, "C D"],
     key_weight: Float[Tensor, "C D"],
     head_outputs: Float[Tensor, "H d D"],
     *,
     s: float,
     causal: bool,
-) -> Float[Tensor, "B N D"]:
+) -> Float[Tensor, "*batch N D"]:
     r"""L2 attention with keys of their own, :math:`F(X) = \sum_h P^h X W^Q_h N_h`.
 
     Distances allow one *common* shift of queries and keys. Keys are centred by the first key k_0; the
@@ -75,7 +75,7 @@ def fused_l2(
     Arguments and result as in :func:`fused_tied_l2`, with ``key_weight`` for the keys.
     """
     heads, d, _ = head_outputs.shape
-    origin = x[:, :1].detach()
+    origin = x[..., :1, :].detach()
     queries = _padded_projection(x - origin, query_weight, heads)
     first_query, first_key = (
         linear_float32(origin, weight).unflatten(-1, (heads, d)) for weight in (query_weight, key_weight)
@@ -85,7 +85,7 @@ def fused_l2(
 
 
 def _padded_projection(x: Tensor, weight: Tensor, heads: int) -> Tensor:
-    """Project to (B, N, H, e): d columns, then as many ones as the keys' norms need columns, then zeros.
+    """Project to (..., N, H, e): d columns, then as many ones as the keys' norms need columns, then zeros.
 
     Padding the weight and letting the bias write the ones is free; a ``cat`` would copy the activations.
     """
@@ -109,7 +109,7 @@ def _norm_columns(dtype: torch.dtype) -> int:
 
 
 class _NormColumns(torch.autograd.Function):
-    """Write -|k|^2/2 (+ gap . k) over the ones of padded (B, N, H, e) keys.
+    """Write -|k|^2/2 (+ gap . k) over the ones of padded (..., N, H, e) keys.
 
     Out of slices and ``cat``, autograd would make a backward pass that fills twice the memory with zeros.
     """
@@ -139,7 +139,7 @@ class _NormColumns(torch.autograd.Function):
         if gap is None:
             return result, None, None
         result[..., : ctx.d] += column * gap
-        return result, (column * padded[..., : ctx.d]).sum(1, keepdim=True).to(gap.dtype), None
+        return result, (column * padded[..., : ctx.d]).sum(-3, keepdim=True).to(gap.dtype), None
 
 
 def _shift(queries: Tensor, first_query: Tensor) -> Tensor:
@@ -153,8 +153,7 @@ def _shift(queries: Tensor, first_query: Tensor) -> Tensor:
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, head_outputs: Tensor, s: float, causal: bool) -> Tensor:
     """Attend, then send each head's mix of values through its N_h; the extra columns meet zeros."""
-    mixed = F.scaled_dot_product_attention(
-        queries.transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2), is_causal=causal, scale=2 / s
-    )
+    queries, keys, values = (tokens.transpose(-3, -2) for tokens in (queries, keys, values))
+    mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=causal, scale=2 / s)
     stacked = F.pad(head_outputs, (0, 0, 0, values.shape[-1] - head_outputs.shape[1])).flatten(0, 1)
-    return mixed.transpose(1, 2).flatten(2) @ stacked.to(mixed.dtype)
+    return mixed.transpose(-3, -2).flatten(-2) @ stacked.to(mixed.dtype)

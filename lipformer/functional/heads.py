@@ -10,12 +10,12 @@ def check_heads(width: int, heads: int) -> None:
         raise ValueError(f"width {width} is not divisible by heads {heads}")
 
 
-def split_heads(tokens: Float[Tensor, "B N C"], heads: int) -> Float[Tensor, "B H N c"]:
+def split_heads(tokens: Float[Tensor, "*batch N C"], heads: int) -> Float[Tensor, "*batch H N c"]:
     """Cut C = H c columns into H heads, as a view."""
     return tokens.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
 
-def merge_heads(tokens: Float[Tensor, "B H N c"]) -> Float[Tensor, "B N C"]:
+def merge_heads(tokens: Float[Tensor, "*batch H N c"]) -> Float[Tensor, "*batch N C"]:
     """Undo :func:`split_heads`."""
     return tokens.transpose(-3, -2).flatten(-2)
 

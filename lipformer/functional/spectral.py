@@ -40,8 +40,12 @@ def inf_norm(matrix: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
 
 
 def exact(matrix: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
-    """2-norm (largest singular value) by an SVD in float64, accurate to a few float64 roundings."""
-    return torch.linalg.svdvals(matrix.double())[..., 0]
+    """2-norm (largest singular value) by an SVD in float64, accurate to a few float64 roundings.
+
+    A matrix with an entry that is not finite has the norm nan, below no number: there is nothing to certify.
+    """
+    norm = torch.linalg.svdvals(matrix.double().nan_to_num(0, 0, 0))[..., 0]
+    return norm.where(matrix.isfinite().all(-1).all(-1), math.nan)
 
 
 def upper(matrix: Float[Tensor, "*batch m n"], iterations: int = 6) -> Float[Tensor, "*batch"]:
@@ -78,7 +82,7 @@ def upper(matrix: Float[Tensor, "*batch m n"], iterations: int = 6) -> Float[Ten
         current = matrix / _nonzero(size)[..., None, None]
         factors, errors = [], []
         for _ in range(iterations):
-            errors.append(_product_error(current.shape[-2], current.dtype))
+            errors.append(product_error(current.shape[-2], current.dtype))
             product = current.mT @ current
             factor = torch.linalg.matrix_norm(product.detach())
             current = product / _nonzero(factor)[..., None, None]
@@ -95,10 +99,15 @@ def _nonzero(tensor: Tensor) -> Tensor:
     return torch.where(tensor == 0, torch.ones_like(tensor), tensor)
 
 
-def _product_error(terms: int, dtype: torch.dtype) -> float:
+def product_error(terms: int, dtype: torch.dtype) -> float:
     """Bound on the rounding of a product of two matrices of unit Frobenius norm with so many terms an entry.
 
-    torch may have been told to round the factors of float32 products to TF32 or bfloat16.
+    torch may have been told to round the factors of float32 products to TF32 or bfloat16. Where it was told so by
+    ``torch.backends.*.fp32_precision``, it does not say which under one name, and the coarsest is assumed.
     """
-    factors = {"highest": 0.0, "high": 2.0**-9, "medium": 2.0**-7}[torch.get_float32_matmul_precision()]
+    try:
+        precision = torch.get_float32_matmul_precision()
+    except RuntimeError:
+        precision = "medium"
+    factors = {"highest": 0.0, "high": 2.0**-9, "medium": 2.0**-7}[precision]
     return terms * torch.finfo(dtype).eps + (factors if dtype == torch.float32 else 0.0)

@@ -75,7 +75,7 @@ class ContractiveL2Attention(TiedL2Attention):
         """Tokens beyond which the constant would not be valid: ``context``."""
         return self.context
 
-    def forward(self, x: Float[Tensor, "B N D"], *, fused: bool | None = None) -> Float[Tensor, "B N D"]:
+    def forward(self, x: Float[Tensor, "*batch N D"], *, fused: bool | None = None) -> Float[Tensor, "*batch N D"]:
         """Attend; ``fused=False`` is the explicit form, differentiable to any order."""
         self._check_length(x.shape[-2])
         return super().forward(x, fused=fused)
@@ -92,7 +92,9 @@ class ContractiveL2Attention(TiedL2Attention):
         elif self.p == 2:
             bound = theorems.kim_bound_2(query, value, out, self.context, norm=spectral.upper)
         else:
-            bound = theorems.kim_bound_inf(query, value, out, self.context)
+            # Unlike the norms of `upper`, row sums leave no room for their own rounding and that of M_h.
+            room = 1 + spectral.product_error(3 * query.shape[-2] + 8, query.dtype)
+            bound = theorems.kim_bound_inf(query, value, out, self.context) * room
         vanishing = bound <= math.sqrt(torch.finfo(bound.dtype).tiny)
         return maps / torch.where(vanishing, torch.ones_like(bound), bound) * self.scale
 

@@ -55,7 +55,7 @@ class DotProductAttention(nn.Module):
         self.weight_dropout = Dropout(dropout)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "B N D"], *, fused: bool | None = None) -> Float[Tensor, "B N D"]:
+    def forward(self, x: Float[Tensor, "*batch N D"], *, fused: bool | None = None) -> Float[Tensor, "*batch N D"]:
         """Attend; ``fused=False`` is the explicit form, differentiable to any order."""
         fused = self.fused if fused is None else fused
         values = split_heads(self.value(x), self.heads)
@@ -71,7 +71,7 @@ class DotProductAttention(nn.Module):
             mixed = self.weight_dropout(self.attention_weights(x)).to(values.dtype) @ values
         return self.dropout(self.out(merge_heads(mixed)))
 
-    def attention_weights(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B H N N"]:
+    def attention_weights(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
         """Rows of the softmax, before dropout; each sums to one."""
         scores = dot_product_scores(split_heads(self.query(x), self.heads), split_heads(self.key(x), self.heads))
         return masked_softmax(scores, self.causal)

@@ -59,7 +59,7 @@ class L2Attention(nn.Module):
         self.out = projection(width, width)
         self.dropout = Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "B N D"], *, fused: bool | None = None) -> Float[Tensor, "B N D"]:
+    def forward(self, x: Float[Tensor, "*batch N D"], *, fused: bool | None = None) -> Float[Tensor, "*batch N D"]:
         """Attend; ``fused=False`` is the explicit form, differentiable to any order."""
         fused = self.fused if fused is None else fused
         maps = value_maps(self.query.weight, self.value.weight, self.heads, self.s)
@@ -71,9 +71,9 @@ class L2Attention(nn.Module):
         mixed = self.attention_weights(x).to(values.dtype) @ values
         return self.dropout(self.out(merge_heads(mixed)))
 
-    def attention_weights(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B H N N"]:
+    def attention_weights(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
         """Rows of the softmax; each sums to one."""
-        origin = x[:, :1].detach()  # distances allow one common shift of queries and keys: the first key
+        origin = x[..., :1, :].detach()  # distances allow one common shift of queries and keys: the first key
         gap = linear_float32(origin, self.query.weight) - linear_float32(origin, self.key.weight)
         queries = split_heads(self.query(x - origin) + gap, self.heads)
         keys = split_heads(self.key(x - origin), self.heads)

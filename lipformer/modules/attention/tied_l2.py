@@ -65,7 +65,7 @@ class TiedL2Attention(nn.Module):
         self.out = projection(width, width)
         self.dropout: Dropout | ContractiveDropout = Dropout(dropout)  # the other one where it contracts
 
-    def forward(self, x: Float[Tensor, "B N D"], *, fused: bool | None = None) -> Float[Tensor, "B N D"]:
+    def forward(self, x: Float[Tensor, "*batch N D"], *, fused: bool | None = None) -> Float[Tensor, "*batch N D"]:
         """Attend; ``fused=False`` is the explicit form, differentiable to any order."""
         fused = self.fused if fused is None else fused
         maps = self.value_maps()
@@ -76,9 +76,9 @@ class TiedL2Attention(nn.Module):
         mixed = self.attention_weights(x).to(values.dtype) @ values
         return self.dropout(self.out(merge_heads(mixed)))
 
-    def attention_weights(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B H N N"]:
+    def attention_weights(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
         """Rows of the softmax; each sums to one."""
-        origin = x[:, :1].detach()  # distances do not depend on it, their rounding does
+        origin = x[..., :1, :].detach()  # distances do not depend on it, their rounding does
         queries = split_heads(self.query(x - origin), self.heads)
         return masked_softmax(l2_scores(queries, queries, self.s), self.causal)
 
