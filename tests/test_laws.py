@@ -205,5 +205,6 @@ def test_law(kind: Kind, law: Callable[[Kind], None]) -> None:
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in KINDS if kind.lipschitz])
 def test_bound_under_heavy_attack(kind: Kind) -> None:
     """10,000 random and 100 adversarially ascended Jacobians for each norm."""
+    torch.manual_seed(0)
     bound_exceeds_random_jacobians(kind, weights=200, inputs=50)
     bound_withstands_ascent(kind, attempts=50, steps=300)
