@@ -192,6 +192,12 @@ def test_missing_weights(contents, refused):
         (("lipformer", "vocabulary"), ["b", "a"]),
         (("lipformer", "vocabulary"), 5),
         (("lipformer", "config"), ["x"]),
+        (("global_step",), "three"),
+        (("lipformer", "config", "name"), 7),
+        (("lipformer", "config", "depth"), 10**9),  # refused before so many blocks are built
+        (("lipformer", "config", "width"), 2 * 10**6),
+        (("lipformer", "config", "data", "max_length"), "long"),
+        (("lipformer", "config", "data", "unknown"), "guess"),
         (("lipformer", "config", "width"), 24),
         (("lipformer", "config", "width"), "wide"),
         (("lipformer", "config", "heads"), 3),

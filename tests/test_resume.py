@@ -219,3 +219,28 @@ def test_a_killed_process_continues_in_another(text, uninterrupted, tmp_path):
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 0, errors
     assert json.loads((tmp_path / "second" / "metrics.json").read_text())["steps"] == step + 2
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("optimizer_states", None), ("optimizer_states", []), ("loops", None), ("CharDataModule", 7), ("epoch", "one")],
+)
+def test_a_checkpoint_without_the_state_of_a_training_is_refused(tiny_run, tmp_path, monkeypatch, capsys, key, value):
+    """Weights alone, as Lightning's save_weights_only leaves them, and altered files."""
+    checkpoint = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
+    checkpoint[key] = value
+    torch.save(checkpoint, tmp_path / "bad.ckpt")
+    resume = f"resume={tmp_path / 'bad.ckpt'}"
+    assert train(monkeypatch, resume, "trainer.max_steps=4", f"hydra.run.dir={tmp_path / 'run'}") == 2
+    assert f"it lacks the {key} of a training" in capsys.readouterr().err
+
+
+def test_a_checkpoint_whose_parts_do_not_fit_is_not_continued(tiny_run, tmp_path, monkeypatch, capsys):
+    checkpoint = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
+    for i, (place, value) in enumerate([("depth", 10**9), ("seed", "no")]):
+        (tmp_path / str(i)).mkdir()
+        bad = tmp_path / str(i) / "bad.ckpt"
+        config = {**checkpoint["lipformer"]["config"], place: value}
+        torch.save({**checkpoint, "lipformer": {**checkpoint["lipformer"], "config": config}}, bad)
+        assert train(monkeypatch, f"resume={bad}", f"hydra.run.dir={tmp_path / str(i) / 'run'}") == 2
+        assert str(bad) in capsys.readouterr().err

@@ -12,10 +12,11 @@ import pytorch_lightning as pl
 import torch
 
 import lipformer
+from lipformer.config import DataConfig
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, LipformerError
 from lipformer.model import CharTransformer
-from lipformer.training.build import build_model, check_targets
+from lipformer.training.build import LOADER_KEYS, build_model, check_targets
 
 FORMAT = 1
 
@@ -127,6 +128,7 @@ def load_run(path: str | Path, *, which: str = "best", allow_targets: Sequence[s
         config, step = extras["config"], checkpoint["global_step"]
         check_targets(config, allow_targets, str(path))
         vocabulary = Vocabulary.from_plain(extras["vocabulary"])
+        _check_plain_parts(checkpoint, config)
         model = build_model(config, len(vocabulary))
         prefix = "model."
         state = checkpoint["state_dict"].items()
@@ -138,6 +140,20 @@ def load_run(path: str | Path, *, which: str = "best", allow_targets: Sequence[s
             f"{path}: its parts do not fit together ({_reason(error)}); it was altered, or written by another version"
         ) from error
     return Run(model.eval(), vocabulary, config, path, step)
+
+
+def _check_plain_parts(checkpoint: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Raise an error unless the values beside the model are what they should be, and the weights of its size."""
+    for name, value, kind in (("name", config["name"], str), ("global_step", checkpoint["global_step"], int)):
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} is no {kind.__name__}")
+    DataConfig(**{key: config["data"][key] for key in ("_target_", *LOADER_KEYS)})  # checks their ranges
+    # A size that the weights cannot have would otherwise be built first, in all the memory there is.
+    weights = checkpoint["state_dict"]
+    if config["depth"] > len(weights):
+        raise ValueError(f"depth {config['depth']} with {len(weights)} weights")
+    if config["width"] != (width := weights["model.embedding.weight"].shape[1]):
+        raise ValueError(f"width {config['width']} with weights of width {width}")
 
 
 def _reason(error: Exception) -> str:

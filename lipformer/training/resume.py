@@ -3,15 +3,18 @@
 import copy
 import csv
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from hydra.conf import HydraConf
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from lipformer.errors import CheckpointError, UsageError
 from lipformer.training.build import check_targets
-from lipformer.training.checkpoint import find_checkpoint, read_checkpoint
+from lipformer.training.checkpoint import find_checkpoint, load_run, read_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +34,18 @@ FREE_KEYS = (
 )
 
 
+# What Lightning and the data module restore, and would fail on with errors of their own.
+RESUMABLE = {
+    "epoch": int,
+    "global_step": int,
+    "loops": dict,
+    "callbacks": dict,
+    "optimizer_states": list,
+    "lr_schedulers": list,
+    "CharDataModule": dict,
+}
+
+
 def resumed_config(config: DictConfig, hydra: HydraConf) -> DictConfig:
     """Return the configuration of the run that ``resume`` names, with the command line's changes to it.
 
@@ -46,13 +61,16 @@ def resumed_config(config: DictConfig, hydra: HydraConf) -> DictConfig:
         UsageError: an override would change what the checkpoint holds.
     """
     path = find_checkpoint(config.resume, "last")
-    stored = read_checkpoint(path)["lipformer"]["config"]
+    checkpoint = read_checkpoint(path)
+    _check_resumable(checkpoint, path)
+    stored = checkpoint["lipformer"]["config"]
     try:
         check_targets(stored, config.allow_targets, str(path), groups=("optimizer", "schedule", "logger"))
     except (LookupError, TypeError) as error:
         raise CheckpointError(f"{path}: its configuration lacks {error}; the file was altered") from error
     if "${" in str(stored):  # a resolver could read the environment; what lipformer stores has none left
         raise CheckpointError(f"{path}: its configuration holds an interpolation; the file was altered")
+    load_run(path, allow_targets=config.allow_targets)  # refuses parts that do not fit together
     typed = [override.key_or_group for override in OverridesParser.create().parse_overrides(list(hydra.overrides.task))]
     if config.data._target_ == stored["data"]["_target_"]:
         typed = [key for key in typed if key != "data"]  # the run's own corpus, named so that its keys can be typed
@@ -63,12 +81,25 @@ def resumed_config(config: DictConfig, hydra: HydraConf) -> DictConfig:
                 f"{key} out, or start a new run"
             )
     continued = copy.deepcopy(config)
-    for key, value in stored.items():
-        OmegaConf.update(continued, key, value, merge=False, force_add=True)
+    try:
+        for key, value in stored.items():
+            OmegaConf.update(continued, key, value, merge=False, force_add=True)
+    except OmegaConfBaseException as error:
+        raise CheckpointError(f"{path}: {str(error).splitlines()[0]}; the file was altered") from error
     for key in typed:
         OmegaConf.update(continued, key, OmegaConf.select(config, key), merge=False, force_add=True)
     log.info("continuing %s", path)
     return continued
+
+
+def _check_resumable(checkpoint: Mapping[str, Any], path: Path) -> None:
+    """Refuse a checkpoint of weights alone, and one that was altered."""
+    for key, kind in RESUMABLE.items():
+        value = checkpoint.get(key)
+        if not isinstance(value, kind) or (kind is not int and not value):
+            raise CheckpointError(
+                f"{path}: it lacks the {key} of a training, which cannot go on from it; use the last.ckpt of a run"
+            )
 
 
 def prepend_metrics(folder: Path, resume_from: Path, step: int) -> None:
