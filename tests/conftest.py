@@ -25,7 +25,8 @@ def tiny_run(tmp_path_factory) -> Path:
     """Run folder of a tiny model that train.py trained for three steps in another process; tests only read it."""
     folder = tmp_path_factory.mktemp("tiny_run")
     text = write_text(folder / "text.txt", lines=200)
-    process = start_train(f"data.train={text}", f"hydra.run.dir={folder / 'run'}", folder=folder)
+    options = ("position=learned", f"data.train={text}", f"hydra.run.dir={folder / 'run'}")
+    process = start_train(*options, folder=folder)
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     return folder / "run"
