@@ -107,7 +107,8 @@ class TiedL2Attention(nn.Module):
             bound = theorems.tied_l2_bound_2(query, maps, out, length)
         else:
             bound = theorems.tied_l2_bound_mixed(query, maps, out, length)
-        return bound * self.dropout.lipschitz_constant()
+        # Weights that are not finite have no constant; nan would pass as a bound in some comparisons.
+        return (bound * self.dropout.lipschitz_constant()).nan_to_num(nan=math.inf, posinf=math.inf)
 
     def _certified_maps(self) -> Tensor:
         """M_h in float64, of which the forward pass uses a rounding."""
