@@ -14,19 +14,26 @@ WIDTH, TOKENS = 4, 5
 
 
 def randomise(layer: nn.Module, generator: torch.Generator) -> None:
-    """Draw weights from one of five families, at a scale from 10^-1.5 to 10^1.5."""
+    """Draw weights from one of five families, at a scale from 10^-1.5 to 10^1.5.
+
+    Of parameters with more than two dimensions each of the matrices; vectors and scalars are drawn entry by entry.
+    """
     family = int(torch.randint(5, (), generator=generator))
     with torch.no_grad():
         for weight in layer.parameters():
+            matrix = weight.dim() >= 2
             fresh = torch.randn(weight.shape, generator=generator, dtype=weight.dtype)
-            if family == 1:  # low rank: directions that queries do not see
-                fresh = fresh[:, :1] @ torch.randn(1, weight.shape[1], generator=generator, dtype=weight.dtype)
+            if family == 1 and matrix:  # low rank: directions that queries do not see
+                row = (*weight.shape[:-2], 1, weight.shape[-1])
+                fresh = fresh[..., :1] @ torch.randn(row, generator=generator, dtype=weight.dtype)
             elif family == 2:  # nearly the identity
-                fresh = torch.eye(*weight.shape, dtype=weight.dtype) + 0.1 * fresh
+                one = torch.eye(*weight.shape[-2:], dtype=weight.dtype) if matrix else torch.ones_like(weight)
+                fresh = one + 0.1 * fresh
             elif family == 3:  # sparse
                 fresh = fresh * (torch.rand(weight.shape, generator=generator) < 0.3)
             elif family == 4:  # rows of very different size
-                fresh = fresh * 10 ** torch.randn(weight.shape[0], 1, generator=generator, dtype=weight.dtype)
+                sizes = (*weight.shape[:-1], 1) if matrix else weight.shape
+                fresh = fresh * 10 ** torch.randn(sizes, generator=generator, dtype=weight.dtype)
             weight.copy_(fresh * 10 ** (3 * torch.rand((), generator=generator) - 1.5))
 
 
@@ -131,7 +138,7 @@ def bound_exceeds_random_jacobians(kind: Kind, weights: int = 8, inputs: int = 1
             bound = layer.lipschitz_bound(p)
             assert NORMS[p](jac).max() <= bound * (1 + 1e-9) + 1e-300
             assert bound <= kind.contracts.get(p, math.inf)
-        if "mixed" in kind.lipschitz and layer.heads == 1:
+        if "mixed" in kind.lipschitz and getattr(layer, "heads", None) == 1:
             assert block_row_sum(jac).max() <= layer.lipschitz_bound("mixed") * (1 + 1e-9)
 
 
