@@ -20,6 +20,7 @@ from lipformer.generate import sample
 from lipformer.model import CharTransformer
 from lipformer.modules.attention import DotProductAttention
 from lipformer.modules.feedforward import FeedForward
+from lipformer.modules.linear import dense
 from lipformer.modules.norms import LayerNorm
 from lipformer.modules.position import LearnedPosition
 from lipformer.modules.residual import PreNorm
@@ -139,6 +140,7 @@ def test_batches_change_rounding_only():
         residual=PreNorm,
         feedforward=FeedForward,
         position=LearnedPosition,
+        linear=dense,
     ).eval()
     for parameter in model.parameters():
         parameter.data.normal_()  # far from uniform predictions

@@ -8,6 +8,7 @@ import torch
 from lipformer.model import CharTransformer
 from lipformer.modules.attention import ContractiveL2Attention, DotProductAttention
 from lipformer.modules.feedforward import FeedForward
+from lipformer.modules.linear import dense
 from lipformer.modules.norms import LayerNorm, NoNorm, RMSNorm
 from lipformer.modules.position import LearnedPosition, SinusoidalPosition, sinusoids
 from lipformer.modules.residual import PostNorm, PreNorm
@@ -26,6 +27,7 @@ def build(**changes):
         "residual": PreNorm,
         "feedforward": functools.partial(FeedForward, activation="relu", expansion=2),
         "position": LearnedPosition,
+        "linear": dense,
     }
     torch.manual_seed(0)
     return CharTransformer(V, **{**options, **changes}).double().eval()

@@ -136,6 +136,7 @@ def is_optimizer(found: Any) -> bool:
 
 KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(MODEL_GROUPS, ("module class", is_module)),
+    "linear": ("function", inspect.isfunction),
     "data": ("corpus class", is_corpus),
     "optimizer": ("optimizer class", is_optimizer),
     "schedule": ("function", inspect.isfunction),

@@ -1,5 +1,6 @@
 """Checkpoints: found, read without running code from them, and turned back into a model."""
 
+import copy
 import platform
 import re
 import textwrap
@@ -19,6 +20,11 @@ from lipformer.model import CharTransformer
 from lipformer.training.build import LOADER_KEYS, build_model, check_targets
 
 FORMAT = 1
+# Groups that a checkpoint may be older than, as they then were.
+NEUTRAL_GROUPS: dict[str, dict[str, Any]] = {
+    "embedding": {"_target_": "lipformer.modules.embedding.TokenEmbedding", "_partial_": True, "filled": 1.0},
+    "linear": {"_target_": "lipformer.modules.linear.dense", "_partial_": True},
+}
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         )
     if extras["format"] != FORMAT:
         raise CheckpointError(f"{path}: format {extras['format']}; this version of lipformer reads format {FORMAT}")
+    if isinstance(extras["config"], dict):
+        extras["config"] = {**copy.deepcopy(NEUTRAL_GROUPS), **extras["config"]}
     return checkpoint
 
 

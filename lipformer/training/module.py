@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Float
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -132,8 +133,12 @@ class LanguageModule(pl.LightningModule):
 
 
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Split the parameters into matrices, which decay, and all else (biases, gains, embeddings, positions)."""
-    matrices = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}
+    """Split the parameters into matrices, which decay, and all else (biases, gains, embeddings, positions).
+
+    Of a parametrised weight it is the matrix that it is computed from, and nothing else of it, that decays.
+    """
+    linears: list[Any] = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    matrices = {id(m.parametrizations.weight.original if is_parametrized(m, "weight") else m.weight) for m in linears}
     decaying = [p for p in model.parameters() if id(p) in matrices]
     others = [p for p in model.parameters() if id(p) not in matrices]
     return [{"params": decaying}, {"params": others, "weight_decay": 0.0}]
