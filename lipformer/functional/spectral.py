@@ -1,8 +1,8 @@
-r"""Operator norms of matrices: exact, from above, and in the inf-norm; and the names of the norms.
+r"""Operator norms of matrices: exact, from above, from below, and in the inf-norm; and the names of the norms.
 
 Which one is used where: a certificate (``lipschitz_bound``) only ever uses :func:`exact` (float64) or
-:func:`inf_norm`; a divisor inside a forward pass only :func:`upper` or :func:`inf_norm`. Power iteration
-approaches the 2-norm from *below* and so can do neither.
+:func:`inf_norm`; a divisor inside a forward pass only :func:`upper` or :func:`inf_norm`. Power iteration,
+:func:`lower`, approaches the 2-norm from *below* and so can do neither: it measures.
 """
 
 import math
@@ -46,6 +46,39 @@ def exact(matrix: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
     """
     norm = torch.linalg.svdvals(matrix.double().nan_to_num(0, 0, 0))[..., 0]
     return norm.where(matrix.isfinite().all(-1).all(-1), math.nan)
+
+
+def lower(
+    matrix: Float[Tensor, "*batch m n"], iterations: int = 20, generator: torch.Generator | None = None
+) -> Float[Tensor, "*batch"]:
+    r"""Estimate the 2-norm from *below* by power iteration: cheap, for measurements, never for a certificate.
+
+    .. math:: \|A\|_2 \ge \frac{\|A v\|_2}{\|v\|_2}, \qquad v = (A^\top A)^k v_0
+
+    The gain of one vector, so above the norm by no more than its own rounding, wherever the iteration stands.
+    Differentiable in the matrix, with v held constant: the norm's own gradient once v has converged.
+
+    Args:
+        matrix: any shape (*batch, m, n). Half precision is cast up to float32.
+        iterations: k; each costs two products of the matrix with a vector.
+        generator: draws the Gaussian v_0, on the matrix's device; None for torch's own.
+
+    Returns:
+        One estimate per matrix, in the matrix's precision, at least float32.
+    """
+    matrix = at_least_float32(matrix)
+    with torch.autocast(matrix.device.type, enabled=False):
+        size = _nonzero(matrix.detach().abs().amax((-2, -1)))[..., None, None]
+        unit = matrix / size  # squares of entries neither overflow nor vanish
+        v = torch.randn(
+            *matrix.shape[:-2], matrix.shape[-1], 1, generator=generator, dtype=matrix.dtype, device=matrix.device
+        )
+        fixed = unit.detach()
+        for _ in range(iterations):
+            v = fixed.mT @ (fixed @ v)
+            v = v / _nonzero(torch.linalg.vector_norm(v, dim=(-2, -1), keepdim=True))
+        gain = torch.linalg.vector_norm(unit @ v, dim=(-2, -1)) / _nonzero(torch.linalg.vector_norm(v, dim=(-2, -1)))
+        return size[..., 0, 0] * gain
 
 
 def upper(matrix: Float[Tensor, "*batch m n"], iterations: int = 6) -> Float[Tensor, "*batch"]:
@@ -92,6 +125,18 @@ def upper(matrix: Float[Tensor, "*batch m n"], iterations: int = 6) -> Float[Ten
         for factor, error in zip(reversed(factors), reversed(errors), strict=True):
             bound = (factor * bound + error).sqrt()
         return size * bound * (1 + 8 * torch.finfo(matrix.dtype).eps)
+
+
+def normalise(matrix: Float[Tensor, "*batch m n"], iterations: int = 6) -> Float[Tensor, "*batch m n"]:
+    r"""Divide by :func:`upper`: the 2-norm is then at most 1, and near it.
+
+    A matrix whose norm is zero (or below the root of the smallest normal number, 1e-19 in float32) is returned as it
+    is: it is small enough already, and still learns. Differentiable, at least in float32.
+    """
+    matrix = at_least_float32(matrix)
+    bound = upper(matrix, iterations)
+    vanishing = bound <= math.sqrt(torch.finfo(bound.dtype).tiny)
+    return matrix / torch.where(vanishing, torch.ones_like(bound), bound)[..., None, None]
 
 
 def _nonzero(tensor: Tensor) -> Tensor:
