@@ -4,7 +4,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = ["load_run"]
+__all__ = ["certify", "load_run"]
 
 
 def __getattr__(name: str) -> Any:
@@ -13,4 +13,8 @@ def __getattr__(name: str) -> Any:
         from lipformer.training.checkpoint import load_run
 
         return load_run
+    if name == "certify":
+        from lipformer.bounds.certificate import certify
+
+        return certify
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
