@@ -19,6 +19,12 @@ from lipformer.functional.spectral import Norm, parse_norm
 PATIENCE = 20
 """Iterations near rounding level that may pass without a new smallest step."""
 
+TARGET, FLOOR = 8, 256
+"""In eps of the dtype: a step that ends the iteration, and one that may not get smaller any more.
+
+If one evaluation rounds by delta, steps obey d' = c d + 2 delta at worst and stay near 2 delta / (1 - c).
+"""
+
 
 class NotConvergedWarning(UserWarning):
     """A fixed point was not reached; ``Solution.residual`` says how far the result is from one."""
@@ -75,15 +81,16 @@ def solve(
     treat each by itself, and give the same for the same input (no dropout). An element ends when its step
 
     * is at most ``tolerance`` times the largest entry of its x or y: converged;
-    * is not finite: at once, with the x before it;
-    * is below sqrt(eps) of that entry and no smaller one has come for 20 iterations: rounding of f is all that moves x.
+    * is below sqrt(eps) of that entry and no smaller one has come for 20 iterations: rounding is all that moves x;
+    * is not finite: at once, with the x before it.
 
     Whatever does not converge raises a :class:`NotConvergedWarning`. No gradient passes through.
 
     Args:
         f: the branch, ``(B, N, D) -> (B, N, D)``, for any B.
         y: outputs, in float32 or float64.
-        tolerance: relative; None for 8 eps of the dtype. Relative to x too, for no x + f(x) is more accurate.
+        tolerance: relative, to x too, for no x + f(x) is more accurate. None for as small as rounding permits: 8 eps
+            of the dtype, or up to 256 eps where x moves no more.
         max_iterations: for each element, in "sequential" for each token. c = 0.97 needs 1200 in float64.
         start: where to begin; None for y.
         method: "parallel" iterates all tokens together. "sequential", for causal f, solves token after token given
@@ -103,8 +110,7 @@ def solve(
         raise ValueError(f"a fixed point needs float32 or float64, not {y.dtype}")
     if method not in ("parallel", "sequential"):
         raise ValueError(f'method must be "parallel" or "sequential", not {method!r}')
-    tolerance = 8 * torch.finfo(y.dtype).eps if tolerance is None else tolerance
-    if not tolerance >= 0:
+    if tolerance is not None and not tolerance >= 0:
         raise ValueError(f"tolerance must not be negative, but is {tolerance}")
     if max_iterations < 1:
         raise ValueError(f"max_iterations must be at least 1, not {max_iterations}")
@@ -112,6 +118,8 @@ def solve(
         raise ValueError(f"start must have the shape of y, {tuple(y.shape)}, not {tuple(start.shape)}")
     if y.numel() == 0:
         return Solution(y.clone(), 0, y.new_zeros(len(y)), True)
+    eps = torch.finfo(y.dtype).eps
+    target, floor = (TARGET * eps, FLOOR * eps) if tolerance is None else (tolerance, tolerance)
     x = y.clone() if start is None else start.to(y, copy=True)
     evaluations = 0
     if method == "sequential":
@@ -121,14 +129,14 @@ def solve(
             def last(tokens: Tensor, rows: Tensor, prefix: Tensor = prefix) -> Tensor:
                 return f(torch.cat([prefix[rows], tokens], 1))[:, -1:]
 
-            x[:, here], used, _, _ = _iterate(last, y[:, here], x[:, here], tolerance, max_iterations)
+            x[:, here], used, _, _ = _iterate(last, y[:, here], x[:, here], target, floor, max_iterations)
             evaluations += used
-    x, used, residual, converged = _iterate(lambda tokens, _: f(tokens), y, x, tolerance, max_iterations)
+    x, used, residual, converged = _iterate(lambda tokens, _: f(tokens), y, x, target, floor, max_iterations)
     solution = Solution(x, evaluations + used, residual, bool(converged.all()))
     if not solution.converged:
         warnings.warn(
             f"{int((~converged).sum())} of {len(y)} inputs reached no fixed point in {solution.iterations} "
-            f"iterations: largest residual {residual.max().item():.3g}, relative tolerance {tolerance:.3g}",
+            f"iterations: largest residual {residual.max().item():.3g}, relative tolerance {floor:.3g}",
             NotConvergedWarning,
             stacklevel=3,  # past the decorator
         )
@@ -136,25 +144,25 @@ def solve(
 
 
 def _iterate(
-    f: Callable[[Tensor, Tensor], Tensor], y: Tensor, start: Tensor, tolerance: float, max_iterations: int
+    f: Callable[[Tensor, Tensor], Tensor], y: Tensor, start: Tensor, target: float, floor: float, max_iterations: int
 ) -> tuple[Tensor, int, Tensor, Tensor]:
     """Iterate x <- y - f(x, rows), x being the ``rows`` that are not done; return x, count, residuals, converged."""
     x = start.clone()
-    near = math.sqrt(torch.finfo(y.dtype).eps)
-    tiny = torch.finfo(y.dtype).tiny
+    eps, tiny = torch.finfo(y.dtype).eps, torch.finfo(y.dtype).tiny
     rows = torch.arange(len(y), device=y.device)
     residual, smallest = torch.full_like(y[:, 0, 0], math.inf), torch.full_like(y[:, 0, 0], math.inf)
     converged, idle = torch.zeros_like(rows, dtype=torch.bool), torch.zeros_like(rows)
     for iteration in range(1, max_iterations + 1):
-        before, target = x[rows], y[rows]
-        after = target - f(before, rows)
+        before, goal = x[rows], y[rows]
+        after = goal - f(before, rows)
         step = _largest(after - before)
-        scale = torch.maximum(_largest(before), _largest(target)).clamp_min(tiny)
-        residual[rows], converged[rows] = step, step <= tolerance * scale
+        scale = torch.maximum(_largest(before), _largest(goal)).clamp_min(tiny)
         idle[rows] = torch.where(step < smallest[rows], 0, idle[rows] + 1)
         smallest[rows] = torch.minimum(step, smallest[rows])
-        stuck = (idle[rows] >= PATIENCE) & (step <= near * scale)
-        going = step.isfinite() & ~converged[rows] & ~stuck
+        stuck = (idle[rows] >= PATIENCE) & (step <= math.sqrt(eps) * scale)
+        small = (step <= target * scale) | (stuck & (step <= floor * scale))
+        residual[rows], converged[rows] = step, small
+        going = step.isfinite() & ~small & ~stuck
         rows = rows[going]
         if len(rows) == 0 or iteration == max_iterations:  # x stays the one whose residual is known
             break
