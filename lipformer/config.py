@@ -17,7 +17,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from lipformer.errors import UsageError
 
-MODEL_GROUPS = ("attention", "norm", "residual", "feedforward", "position")
+MODEL_GROUPS = ("attention", "norm", "residual", "feedforward", "position", "embedding", "linear")
 
 
 def conf_dir() -> Path:
@@ -77,6 +77,18 @@ class ContractiveL2Config(TiedL2Config):
         _require(0 < self.scale < 1, "attention.scale", self.scale, "above 0 and below 1")
 
 
+@dataclass
+class ContractiveFactorsConfig(AttentionConfig):
+    """Options of `contractive_l2_decoupled` and `contractive_l2_blocks`."""
+
+    scale: float = MISSING
+    temperature: float = MISSING
+
+    def __post_init__(self) -> None:
+        _require(0 < self.scale < 1, "attention.scale", self.scale, "above 0 and below 1")
+        _require(0 < self.temperature < math.inf, "attention.temperature", self.temperature, "above 0")
+
+
 # --- the other parts of the model ------------------------------------------------------------------------------
 
 
@@ -91,6 +103,37 @@ class NormConfig(Factory):
 
 
 @dataclass
+class ActNormConfig(Factory):
+    """Options of `act_norm`."""
+
+    max_scale: float | None = MISSING
+
+    def __post_init__(self) -> None:
+        positive = self.max_scale is None or self.max_scale > 0
+        _require(positive, "norm.max_scale", self.max_scale, "above 0, or null for no limit")
+
+
+@dataclass
+class LayeredResidualConfig(Factory):
+    """Options of `weighted` and `convex`."""
+
+    layers: int = MISSING
+
+    def __post_init__(self) -> None:
+        _require(self.layers >= 1, "residual.layers", self.layers, "at least 1")
+
+
+@dataclass
+class EmbeddingConfig(Factory):
+    """Options of `full` and `blank`."""
+
+    filled: float = MISSING
+
+    def __post_init__(self) -> None:
+        _require(0 < self.filled <= 1, "embedding.filled", self.filled, "above 0 and at most 1")
+
+
+@dataclass
 class FeedForwardConfig(Factory):
     """Options of `relu` and `gelu`."""
 
@@ -98,8 +141,19 @@ class FeedForwardConfig(Factory):
     expansion: int = MISSING
 
     def __post_init__(self) -> None:
-        _one_of("feedforward.activation", self.activation, ("relu", "gelu"))
+        _one_of("feedforward.activation", self.activation, ("relu", "gelu", "silu"))
         _require(self.expansion >= 1, "feedforward.expansion", self.expansion, "at least 1")
+
+
+@dataclass
+class ContractiveFeedForwardConfig(FeedForwardConfig):
+    """Options of `contractive`."""
+
+    scale: float = MISSING
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require(0 < self.scale < 1, "feedforward.scale", self.scale, "above 0 and below 1")
 
 
 # --- data ------------------------------------------------------------------------------------------------------
@@ -264,6 +318,8 @@ class TrainConfig:
     residual: Any = MISSING
     feedforward: Any = MISSING
     position: Any = MISSING
+    embedding: Any = MISSING
+    linear: Any = MISSING
     data: Any = MISSING
     optimizer: Any = MISSING
     schedule: Any = MISSING
@@ -335,7 +391,12 @@ SCHEMAS: dict[str, type] = {
     "attention/tied_l2": TiedL2Config,
     "attention/contractive_l2": ContractiveL2Config,
     "norm/scaled": NormConfig,
+    "attention/contractive_factors": ContractiveFactorsConfig,
+    "norm/act_norm": ActNormConfig,
+    "residual/layered": LayeredResidualConfig,
+    "embedding/embedding": EmbeddingConfig,
     "feedforward/dense": FeedForwardConfig,
+    "feedforward/contractive": ContractiveFeedForwardConfig,
     "data/plain": DataConfig,
     "data/ptb": PennTreebankConfig,
     "data/text_files": TextFilesConfig,

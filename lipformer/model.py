@@ -1,9 +1,18 @@
 """The character-level Transformer: embed, a stack of blocks, a linear head."""
 
+import math
 from collections.abc import Callable
+from typing import Any
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+
+from lipformer.bounds.compose import compose
+from lipformer.functional.spectral import Norm
+from lipformer.modules.fixed_point import Solution
+from lipformer.modules.linear import one_weight
+from lipformer.modules.residual import InvertibleResidual
 
 ModuleFactory = Callable[..., nn.Module]
 
@@ -18,12 +27,16 @@ class TransformerBlock(nn.Module):
 
     def __init__(self, attention: nn.Module, feedforward: nn.Module):
         super().__init__()
-        self.attention = attention
-        self.feedforward = feedforward
+        self.attention: Any = attention  # Any: torch types attributes of modules as tensors
+        self.feedforward: Any = feedforward
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Apply both residuals."""
         return self.feedforward(self.attention(x))
+
+    def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
+        """Product of the residuals' constants."""
+        return compose(self.attention.lipschitz_bound(p, length), self.feedforward.lipschitz_bound(p, length))
 
 
 class CharTransformer(nn.Module):
@@ -40,7 +53,10 @@ class CharTransformer(nn.Module):
         norm: called as ``norm(width)``.
         residual: called as ``residual(branch, norm, width)`` twice a block.
         feedforward: called as ``feedforward(width, dropout=)`` once a block.
-        position: called as ``position(context, width)``.
+        position: called as ``position(context, channels)``, with the channels that the embedding fills.
+        embedding: called as ``embedding(vocabulary_size, width)``; fills ``embedding_dim`` channels, the first ones.
+        linear: called as ``linear(module)`` for each ``nn.Linear`` of the blocks, once they are built; may
+            parametrise its weight.
     """
 
     def __init__(
@@ -57,11 +73,15 @@ class CharTransformer(nn.Module):
         residual: ModuleFactory,
         feedforward: ModuleFactory,
         position: ModuleFactory,
+        embedding: ModuleFactory,
+        linear: Callable[[nn.Linear], Any],
     ):
         super().__init__()
         self.context = context
-        self.embedding = nn.Embedding(vocabulary_size, width)
-        self.position = position(context, width)
+        self.width = width
+        symbols = embedding(vocabulary_size, width)
+        self.embedding = symbols
+        self.position = position(context, symbols.embedding_dim)
         blocks = [
             TransformerBlock(
                 residual(attention(width, heads, context=context, causal=True, dropout=dropout), norm, width),
@@ -70,10 +90,13 @@ class CharTransformer(nn.Module):
             for _ in range(depth)
         ]
         self.blocks = nn.Sequential(*blocks)
+        for module in list(self.blocks.modules()):  # a list: parametrising adds modules
+            if isinstance(module, nn.Linear):
+                linear(module)
         normalised = all(block.feedforward.normalises_output for block in blocks)
-        self.final_norm = nn.Identity() if normalised else norm(width)
+        self.final_norm: Any = nn.Identity() if normalised else norm(width)
         self.head = nn.Linear(width, vocabulary_size)
-        nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
+        nn.init.normal_(symbols.weight, std=EMBEDDING_STD)
         nn.init.xavier_uniform_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
@@ -84,9 +107,19 @@ class CharTransformer(nn.Module):
         limits = (getattr(module, "longest_input", None) for module in parts)
         return min((limit for limit in limits if limit is not None), default=None)
 
+    def embed(self, ids: Int[Tensor, "B N"]) -> Float[Tensor, "B N D"]:
+        """Return the tokens that enter the first block: embedded, with their positions, blank where not filled."""
+        filled = self.position(self.embedding(ids))
+        return nn.functional.pad(filled, (0, self.width - filled.shape[-1]))
+
+    def trunk(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """Map embedded tokens to the features behind the last block."""
+        with one_weight(self):
+            return self.final_norm(self.blocks(x))
+
     def encode(self, ids: Int[Tensor, "B N"]) -> Float[Tensor, "B N D"]:
         """Return the features behind the last block."""
-        return self.final_norm(self.blocks(self.position(self.embedding(ids))))
+        return self.trunk(self.embed(ids))
 
     def forward(self, ids: Int[Tensor, "B N"]) -> Float[Tensor, "B N V"]:
         """Return the logits of the next symbol at each position.
@@ -95,6 +128,69 @@ class CharTransformer(nn.Module):
             ValueError: the sequence is longer than the model accepts (`longest_input`).
         """
         return self.head(self.encode(ids))
+
+    def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
+        """Upper bound on the constant of the trunk, from embedded tokens to features: the product of its layers'.
+
+        `lipformer.certify` shows what it is made of, and goes on to the logits.
+
+        Args:
+            p: 2, ``math.inf`` or "mixed".
+            length: N for which the bound holds, shorter ones included; None for ``context``.
+        """
+        length = self.context if length is None else length
+        return compose(*(layer.lipschitz_bound(p, length) for layer in self._layers()))
+
+    def invert(self, y: Float[Tensor, "B N D"], **options: Any) -> Solution:
+        """Return the embedded tokens of the trunk's features, layer by layer from the last to the first.
+
+        Args:
+            y: features behind the last block.
+            options: of :func:`~lipformer.modules.fixed_point.solve`, for each layer.
+
+        Returns:
+            The tokens; the largest number of iterations of a layer; of each sequence the largest entry of
+            abs(trunk(x) - y); whether every layer's iteration converged.
+
+        Raises:
+            TypeError: a layer of the trunk is not invertible.
+        """
+        x, iterations, converged = y, 0, True
+        for layer in reversed(self._bijections()):
+            solution = layer.invert(x, **options)
+            x, iterations = solution.x, max(iterations, solution.iterations)
+            converged = converged and solution.converged
+        with torch.no_grad():
+            residual = (self.trunk(x) - y).abs().flatten(1).amax(-1)
+        return Solution(x, iterations, residual.nan_to_num(nan=math.inf), converged)
+
+    def log_det(self, x: Float[Tensor, "B N D"], **options: Any) -> Float[Tensor, "B"]:
+        """Return log|det dy/dx| of the trunk for each sequence, summed over its layers.
+
+        Args:
+            x: embedded tokens.
+            options: of :func:`~lipformer.modules.log_det.log_det`, for each layer.
+
+        Raises:
+            TypeError: a layer of the trunk is not invertible.
+        """
+        total = x.new_zeros(len(x))
+        for layer in self._bijections():
+            total = total + layer.log_det(x, **options)
+            x = layer(x)
+        return total
+
+    def _layers(self) -> list[Any]:
+        """The residuals in order, and the final norm if there is one."""
+        layers: list[Any] = [layer for block in self.blocks for layer in (block.attention, block.feedforward)]
+        return layers if isinstance(self.final_norm, nn.Identity) else [*layers, self.final_norm]
+
+    def _bijections(self) -> list[InvertibleResidual]:
+        layers = self._layers()
+        for layer in layers:
+            if not isinstance(layer, InvertibleResidual):
+                raise TypeError(f"{type(layer).__name__} is not invertible: build the model with residual=invertible")
+        return layers
 
 
 EMBEDDING_STD = 1.0  # of the size of the sinusoidal positions that are added

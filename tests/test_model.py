@@ -7,6 +7,7 @@ import torch
 
 from lipformer.model import CharTransformer
 from lipformer.modules.attention import ContractiveL2Attention, DotProductAttention
+from lipformer.modules.embedding import TokenEmbedding
 from lipformer.modules.feedforward import FeedForward
 from lipformer.modules.linear import dense
 from lipformer.modules.norms import LayerNorm, NoNorm, RMSNorm
@@ -27,6 +28,7 @@ def build(**changes):
         "residual": PreNorm,
         "feedforward": functools.partial(FeedForward, activation="relu", expansion=2),
         "position": LearnedPosition,
+        "embedding": TokenEmbedding,
         "linear": dense,
     }
     torch.manual_seed(0)

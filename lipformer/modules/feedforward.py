@@ -1,9 +1,15 @@
 """The token-wise branch of a block."""
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU}
+from lipformer.bounds import theorems
+from lipformer.functional import spectral
+from lipformer.functional.spectral import Norm, parse_norm
+from lipformer.modules.dropout import ContractiveDropout, Dropout
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 
 
 class FeedForward(nn.Module):
@@ -13,21 +19,27 @@ class FeedForward(nn.Module):
 
     Args:
         width: features of a token, D.
-        activation: ``relu`` or ``gelu``.
+        activation: ``relu``, ``gelu`` or ``silu``.
         expansion: hidden features as a multiple of `width`.
         dropout: probability of dropping a feature of the branch's output.
 
+    Raises:
+        ValueError: an unknown activation, or ``dropout`` outside [0, 1).
+
     References: Vaswani et al. 2017, arXiv 1706.03762, eq. 2.
     """
+
+    caveat = ""
 
     def __init__(self, width: int, *, activation: str = "relu", expansion: int = 4, dropout: float = 0.0):
         super().__init__()
         if activation not in ACTIVATIONS:
             raise ValueError(f"activation={activation!r}: it must be one of {', '.join(ACTIVATIONS)}")
+        self.slope = theorems.activation_bound(activation)
         self.expand = nn.Linear(width, expansion * width)
         self.activation = ACTIVATIONS[activation]()
         self.contract = nn.Linear(expansion * width, width)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout: Dropout | ContractiveDropout = Dropout(dropout)
         for linear in (self.expand, self.contract):
             nn.init.xavier_uniform_(linear.weight)
             nn.init.zeros_(linear.bias)
@@ -35,3 +47,88 @@ class FeedForward(nn.Module):
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Map each token by itself."""
         return self.dropout(self.contract(self.activation(self.expand(x))))
+
+    def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
+        """Product of the constants of the parts; the length does not matter."""
+        expand, contract = (theorems.linear_bound(linear.weight, p) for linear in (self.expand, self.contract))
+        return contract * self.slope * expand * self.dropout.lipschitz_constant()
+
+
+class ContractiveFeedForward(FeedForward):
+    r"""A feed-forward branch with Lipschitz constant at most ``scale`` < 1 for Euclidean tokens.
+
+    .. math:: f(x) = \text{scale} \cdot \hat W_2\, \tfrac1{a'_{max}} a(\hat W_1 x + b_1) + b_2, \qquad
+              \|\hat W\|_2 \le 1
+
+    Each matrix is divided by an upper bound of its 2-norm in each forward pass, and differentiated through.
+
+    Args:
+        width: features of a token, D.
+        activation: ``relu``, ``gelu`` or ``silu``, divided by its largest slope.
+        expansion: hidden features as a multiple of `width`.
+        dropout: probability of dropping a feature of the branch's output, contractive in both modes.
+        scale: the Lipschitz constant left, in (0, 1).
+
+    Raises:
+        ValueError: as for :class:`FeedForward`; ``scale`` outside (0, 1).
+
+    References: Behrmann et al. 2019 (i-ResNet), arXiv 1811.00995, sec. 2, with the norm from above instead of by
+    power iteration.
+    """
+
+    def __init__(
+        self, width: int, *, activation: str = "relu", expansion: int = 4, dropout: float = 0.0, scale: float = 0.97
+    ):
+        super().__init__(width, activation=activation, expansion=expansion)
+        if not 0 < scale < 1:
+            raise ValueError(f"scale must be in (0, 1), not {scale}")
+        self.dropout = ContractiveDropout(dropout)
+        self.scale = scale
+
+    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """Map each token by itself."""
+        expand, contract = self.factors()
+        hidden = self.activation(nn.functional.linear(x, expand, self.expand.bias))
+        return self.dropout(nn.functional.linear(hidden, contract, self.contract.bias))
+
+    def factors(self) -> tuple[Float[Tensor, "E D"], Float[Tensor, "D E"]]:
+        """The two matrices as the forward pass uses them, the second times ``scale`` over the largest slope."""
+        expand, contract = (spectral.normalise(linear.weight) for linear in (self.expand, self.contract))
+        dtype = self.expand.weight.dtype
+        return expand.to(dtype), (contract * (self.scale / self.slope)).to(dtype)
+
+    def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
+        """Product of the constants of the parts as they are used; the length does not matter."""
+        expand, contract = (theorems.linear_bound(factor, p) for factor in self.factors())
+        return contract * self.slope * expand * self.dropout.lipschitz_constant()
+
+    def contraction_bound(self) -> Float[Tensor, ""]:
+        """The bound for Euclidean tokens, in which the branch contracts."""
+        return self.lipschitz_bound("mixed")
+
+
+class NoFeedForward(nn.Module):
+    """No token-wise branch: zero, so that the residual around it is the identity up to its norm.
+
+    Args:
+        width: features of a token, D.
+        dropout: ignored; there is nothing to drop.
+    """
+
+    caveat = ""
+
+    def __init__(self, width: int, *, dropout: float = 0.0):
+        super().__init__()
+
+    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """Return zeros."""
+        return torch.zeros_like(x)
+
+    def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
+        """Zero."""
+        parse_norm(p)
+        return torch.zeros((), dtype=torch.float64)
+
+    def contraction_bound(self) -> Float[Tensor, ""]:
+        """Zero."""
+        return self.lipschitz_bound()

@@ -1,58 +1,201 @@
 """How a branch joins the skip connection, and where the norm stands."""
 
+import math
 from collections.abc import Callable
+from typing import Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lipformer.bounds.compose import compose, convex, residual
+from lipformer.functional.spectral import Norm
+from lipformer.modules.fixed_point import Solution, solve
+from lipformer.modules.log_det import log_det
 
-class PostNorm(nn.Module):
-    r"""The norm after the sum, as in the original Transformer and in Kim et al. 2021.
 
-    .. math:: y = \mathrm{norm}(x + f(x))
+class Residual(nn.Module):
+    """A branch f and a norm; the kinds below say how they and the skip connection meet.
 
     Args:
         branch: f, ``(B, N, D) -> (B, N, D)``.
         norm: makes the norm of a given width.
         width: features of a token, D.
-
-    References: Vaswani et al. 2017, arXiv 1706.03762, sec. 3.1.
     """
 
     normalises_output = True
+    """Whether the output has been through the norm; if not, the model puts one behind the last block."""
+    caveat = ""
 
     def __init__(self, branch: nn.Module, norm: Callable[[int], nn.Module], width: int):
         super().__init__()
-        self.branch = branch
-        self.norm = norm(width)
+        self.branch: Any = branch  # Any: torch types attributes of modules as tensors
+        self.norm: Any = norm(width)
+
+
+class PostNorm(Residual):
+    r"""The norm after the sum, as in the original Transformer and in Kim et al. 2021.
+
+    .. math:: y = \mathrm{norm}(x + f(x))
+
+    Arguments as for :class:`Residual`.
+
+    References: Vaswani et al. 2017, arXiv 1706.03762, sec. 3.1.
+    """
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Add the branch, then normalise."""
         return self.norm(x + self.branch(x))
 
+    def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
+        """Lip(norm) (1 + Lip(f))."""
+        return compose(residual(self.branch.lipschitz_bound(p, length)), self.norm.lipschitz_bound(p, length))
 
-class PreNorm(nn.Module):
+
+class PreNorm(Residual):
     r"""The norm inside the branch; the skip stays untouched from end to end.
 
     .. math:: y = x + f(\mathrm{norm}(x))
 
-    The model puts one more norm behind the last block.
-
-    Args:
-        branch: f, ``(B, N, D) -> (B, N, D)``.
-        norm: makes the norm of a given width.
-        width: features of a token, D.
+    Arguments as for :class:`Residual`.
 
     References: Xiong et al. 2020, arXiv 2002.04745, fig. 1b.
     """
 
     normalises_output = False
 
-    def __init__(self, branch: nn.Module, norm: Callable[[int], nn.Module], width: int):
-        super().__init__()
-        self.branch = branch
-        self.norm = norm(width)
-
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Normalise, apply the branch, then add it."""
         return x + self.branch(self.norm(x))
+
+    def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
+        """1 + Lip(f) Lip(norm), f on the ball that the norm maps into where it is not Lipschitz everywhere."""
+        branch = self.branch.lipschitz_bound(p, length)
+        if branch.isinf() and hasattr(self.branch, "lipschitz_bound_on_ball"):
+            radius = self.norm.output_radius()
+            if radius.isfinite():
+                branch = self.branch.lipschitz_bound_on_ball(radius, p, length)
+        return residual(compose(self.norm.lipschitz_bound(p, length), branch))
+
+
+class InvertibleResidual(Residual):
+    r"""A contractive branch on the skip connection, then an invertible norm: a bijection.
+
+    .. math:: y = \mathrm{norm}(x + f(x)), \qquad \mathrm{Lip} f < 1
+
+    Arguments as for :class:`Residual`.
+
+    Raises:
+        ValueError: the branch states no contraction, or the norm cannot be inverted.
+
+    References: Behrmann et al. 2019 (i-ResNet), arXiv 1811.00995, Theorem 1.
+    """
+
+    def __init__(self, branch: nn.Module, norm: Callable[[int], nn.Module], width: int):
+        super().__init__(branch, norm, width)
+        if not hasattr(branch, "contraction_bound"):
+            raise ValueError(
+                f"an invertible residual needs a contractive branch, which {type(branch).__name__} is not: take "
+                "attention=contractive_l2, contractive_l2_decoupled or contractive_l2_blocks and "
+                "feedforward=contractive or none"
+            )
+        if not hasattr(self.norm, "invert"):
+            raise ValueError(
+                f"an invertible residual needs an invertible norm, which {type(self.norm).__name__} is not: take "
+                "norm=act_norm or none"
+            )
+
+    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """Add the branch, then normalise."""
+        return self.norm(x + self.branch(x))
+
+    def invert(self, y: Float[Tensor, "B N D"], **options: Any) -> Solution:
+        """Return the x of a y, by the iteration z <- norm^-1(y) - f(z).
+
+        Args:
+            y: an output.
+            options: of :func:`~lipformer.modules.fixed_point.solve`.
+        """
+        return solve(self.branch, self.norm.invert(y), **options)
+
+    def log_det(self, x: Float[Tensor, "B N D"], **options: Any) -> Float[Tensor, "B"]:
+        """Return log|det dy/dx| of each sequence.
+
+        Args:
+            x: an input.
+            options: of :func:`~lipformer.modules.log_det.log_det`.
+        """
+        return log_det(self.branch, x, **options) + self.norm.log_det(x)
+
+    def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
+        """Lip(norm) (1 + Lip(f)): the branch may contract in another norm than p."""
+        return compose(residual(self.branch.lipschitz_bound(p, length)), self.norm.lipschitz_bound(p, length))
+
+
+class WeightedResidual(Residual):
+    r"""A branch with a learned weight for each channel, small at first, then the norm.
+
+    .. math:: y = \mathrm{norm}(x + \alpha \odot f(x)), \qquad \alpha = 1/L \text{ at first}
+
+    Args:
+        branch: f, ``(B, N, D) -> (B, N, D)``.
+        norm: makes the norm of a given width.
+        width: features of a token, D.
+        layers: L.
+
+    Raises:
+        ValueError: ``layers`` < 1.
+
+    References: Qi et al. 2023 (LipsFormer), arXiv 2304.09856, sec. 3, with norm=center_norm.
+    """
+
+    def __init__(self, branch: nn.Module, norm: Callable[[int], nn.Module], width: int, *, layers: int):
+        super().__init__(branch, norm, width)
+        if layers < 1:
+            raise ValueError(f"layers must be at least 1, not {layers}")
+        self.alpha = nn.Parameter(torch.full((width,), 1 / layers))
+
+    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """Add the weighted branch, then normalise."""
+        return self.norm(x + self.alpha * self.branch(x))
+
+    def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
+        """Lip(norm) (1 + max|alpha| Lip(f))."""
+        branch = compose(self.branch.lipschitz_bound(p, length), self.alpha.double().abs().amax())
+        return compose(residual(branch), self.norm.lipschitz_bound(p, length))
+
+
+class ConvexResidual(Residual):
+    r"""A learned mean of the skip connection and the branch, then the norm.
+
+    .. math:: y = \mathrm{norm}((1 - a)\, x + a f(x)), \qquad a \in (0, 1),\quad a = 1/(2L) \text{ at first}
+
+    Its constant is 1 where those of f and of the norm are, so a trunk of such blocks does not amplify with depth.
+
+    Args:
+        branch: f, ``(B, N, D) -> (B, N, D)``.
+        norm: makes the norm of a given width.
+        width: features of a token, D.
+        layers: L.
+
+    Raises:
+        ValueError: ``layers`` < 1.
+
+    References: Newhouse et al. 2025, arXiv 2507.13338, with a fixed there.
+    """
+
+    def __init__(self, branch: nn.Module, norm: Callable[[int], nn.Module], width: int, *, layers: int):
+        super().__init__(branch, norm, width)
+        if layers < 1:
+            raise ValueError(f"layers must be at least 1, not {layers}")
+        share = 1 / (2 * layers)
+        self.logit = nn.Parameter(torch.tensor(math.log(share / (1 - share))))
+
+    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """Take the mean of token and branch, then normalise."""
+        return self.norm(torch.lerp(x, self.branch(x), self.logit.sigmoid().to(x.dtype)))
+
+    def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
+        """Lip(norm) (1 - a + a Lip(f))."""
+        mean = convex(self.logit.double().sigmoid(), 1.0, self.branch.lipschitz_bound(p, length))
+        return compose(mean, self.norm.lipschitz_bound(p, length))

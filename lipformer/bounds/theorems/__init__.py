@@ -2,28 +2,44 @@
 
 from lipformer.bounds.theorems.l2 import (
     MatrixNorm,
+    block_norm,
     kim_bound_2,
     kim_bound_inf,
     phi_inverse,
     tied_l2_bound_2,
+    tied_l2_bound_blocks,
     tied_l2_bound_inf,
     tied_l2_bound_mixed,
 )
 from lipformer.bounds.theorems.norms import act_norm_bound, center_norm_bound, layer_norm_bound, rms_norm_bound
 from lipformer.bounds.theorems.pointwise import activation_bound, linear_bound
+from lipformer.bounds.theorems.similarity import (
+    cosine_bound,
+    elu_kernel_bound_on_ball,
+    qk_norm_bound_on_ball,
+    relu_kernel_bound_on_ball,
+    sigmoid_bound_on_ball,
+)
 
 __all__ = [
     "MatrixNorm",
     "act_norm_bound",
     "activation_bound",
+    "block_norm",
     "center_norm_bound",
+    "cosine_bound",
+    "elu_kernel_bound_on_ball",
     "kim_bound_2",
     "kim_bound_inf",
     "layer_norm_bound",
     "linear_bound",
     "phi_inverse",
+    "qk_norm_bound_on_ball",
+    "relu_kernel_bound_on_ball",
     "rms_norm_bound",
+    "sigmoid_bound_on_ball",
     "tied_l2_bound_2",
+    "tied_l2_bound_blocks",
     "tied_l2_bound_inf",
     "tied_l2_bound_mixed",
 ]

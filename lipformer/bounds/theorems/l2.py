@@ -110,6 +110,41 @@ def tied_l2_bound_inf(
     return (4 * phi_inverse(length) * math.sqrt(d) + 1) * spectral.inf_norm(out.mT) * heads.amax()
 
 
+def tied_l2_bound_blocks(
+    query: Float[Tensor, "H D d"],
+    value_map: Float[Tensor, "H d d"],
+    written: Float[Tensor, "H D d"],
+    length: int,
+    norm: MatrixNorm = spectral.exact,
+) -> Float[Tensor, ""]:
+    r"""Constant in the head-block norm :math:`\max_{i,h} \|x_i U_h\|_2` of a layer that writes to :math:`W_h^\top`.
+
+    .. math:: F(X) = \sum_h P^h X U_h V_h W_h^\top, \qquad
+              \mathrm{Lip}_{block}(F) \le (4c + 1) \max_g \sum_h \|V_h\, W_h^\top U_g\|_2
+
+    If [U_1, ..., U_H] is orthogonal and the W_h are the U_h in another order, that is :math:`(4c+1) \max_h \|V_h\|_2`:
+    no head adds to another. Of matrices orthogonal only up to rounding, it is what holds exactly.
+
+    Args:
+        query: the U_h; together of full rank, or the norm is none.
+        value_map: the V_h.
+        written: the W_h.
+        length: N, or the longest attended span.
+        norm: 2-norm of a batch of matrices, exact or from above.
+
+    References: none; ours, docs/mathematics.md, 8.
+    """
+    return (4 * phi_inverse(length) + 1) * block_norm(value_map[:, None] @ written.mT[:, None] @ query, norm)
+
+
+def block_norm(blocks: Float[Tensor, "H G d d"], norm: MatrixNorm = spectral.exact) -> Float[Tensor, ""]:
+    r"""Bound on :math:`z \mapsto \big(\sum_h z_h B_{hg}\big)_g` for the norm :math:`\max_h \|z_h\|_2`.
+
+    .. math:: \max_g \sum_h \|B_{hg}\|_2
+    """
+    return norm(blocks).sum(0).amax()
+
+
 def kim_bound_inf(
     query: Float[Tensor, "H D d"],
     value: Float[Tensor, "H D v"],

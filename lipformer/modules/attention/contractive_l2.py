@@ -11,6 +11,7 @@ from lipformer.functional import spectral
 from lipformer.functional.heads import split_outputs
 from lipformer.functional.precision import at_least_float32
 from lipformer.functional.spectral import Norm, parse_norm
+from lipformer.modules.attention.length import check_length
 from lipformer.modules.attention.tied_l2 import TiedL2Attention
 from lipformer.modules.dropout import ContractiveDropout
 
@@ -77,7 +78,7 @@ class ContractiveL2Attention(TiedL2Attention):
 
     def forward(self, x: Float[Tensor, "*batch N D"], *, fused: bool | None = None) -> Float[Tensor, "*batch N D"]:
         """Attend; ``fused=False`` is the explicit form, differentiable to any order."""
-        self._check_length(x.shape[-2])
+        check_length(x.shape[-2], self.context)
         return super().forward(x, fused=fused)
 
     def value_maps(self) -> Float[Tensor, "H d v"]:
@@ -104,15 +105,12 @@ class ContractiveL2Attention(TiedL2Attention):
         Of the weights that the forward pass uses, divided as it divides them. Arguments as in
         :meth:`TiedL2Attention.lipschitz_bound`; ``length`` above ``context`` is a ``ValueError``.
         """
-        self._check_length(self.context if length is None else length)
+        check_length(self.context if length is None else length, self.context)
         return super().lipschitz_bound(p, length)
+
+    def contraction_bound(self) -> Float[Tensor, ""]:
+        """The bound in the norm ``p``, in which the layer contracts."""
+        return self.lipschitz_bound(self.p)
 
     def _certified_maps(self) -> Tensor:
         return self.value_maps().double()
-
-    def _check_length(self, length: int) -> None:
-        if length > self.context:
-            raise ValueError(
-                f"a sequence of {length} tokens is longer than the context of {self.context} "
-                "for which contractive attention is normalised"
-            )

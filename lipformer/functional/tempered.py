@@ -1,0 +1,60 @@
+r"""Tied L2 attention whose heads have a temperature and a value map of their own.
+
+.. math:: F(X) = [P^1 X U_1 V_1, \dots, P^H X U_H V_H]\, O, \qquad
+          P^h_{ij} \propto e^{-\tau_h \|x_i U_h - x_j U_h\|_2^2}
+
+Legend: N tokens, D width, H heads, d columns of a head, U_h queries, V_h value map, O output, tau_h temperature.
+"""
+
+from jaxtyping import Float
+from torch import Tensor
+from torch.nn.functional import linear
+
+from lipformer.functional.attention import l2_scores, masked_softmax
+from lipformer.functional.fused import fused_tied_l2
+from lipformer.functional.heads import merge_heads, split_heads
+from lipformer.functional.precision import at_least_float32
+from lipformer.functional.value_path import head_outputs
+
+
+def attend(
+    x: Float[Tensor, "*batch N D"],
+    query: Float[Tensor, "H D d"],
+    value_map: Float[Tensor, "H d d"],
+    out: Float[Tensor, "D E"],
+    log_temperature: Float[Tensor, "H"],
+    *,
+    causal: bool,
+    fused: bool,
+) -> Float[Tensor, "*batch N D"]:
+    """Attend.
+
+    Args:
+        x: tokens.
+        query: the U_h.
+        value_map: the V_h.
+        out: O, in ``nn.Linear`` layout.
+        log_temperature: logarithms of the tau_h.
+        causal: whether token i sees only tokens 0..i, or all.
+        fused: by ``scaled_dot_product_attention``; else explicitly, differentiable to any order.
+    """
+    # The temperature goes into the queries and out of the values, which are the queries again.
+    root = at_least_float32(log_temperature / 2).exp()[:, None, None]
+    value_map = value_map / root
+    weight = (query.mT * root).flatten(0, 1).to(query.dtype)
+    if fused:
+        return fused_tied_l2(x, weight, head_outputs(value_map, out), s=1.0, causal=causal)
+    values = split_heads(linear(x, weight), query.shape[0])
+    mixed = tempered_weights(x, query, log_temperature, causal).to(values.dtype) @ (values @ value_map.to(values.dtype))
+    return linear(merge_heads(mixed), out.to(mixed.dtype))
+
+
+def tempered_weights(
+    x: Float[Tensor, "*batch N D"], query: Float[Tensor, "H D d"], log_temperature: Float[Tensor, "H"], causal: bool
+) -> Float[Tensor, "*batch H N N"]:
+    """Rows of the softmax, each summing to one; arguments as in :func:`attend`."""
+    root = at_least_float32(log_temperature / 2).exp()[:, None, None]
+    weight = (query.mT * root).flatten(0, 1).to(query.dtype)
+    origin = x[..., :1, :].detach()  # distances do not depend on it, their rounding does
+    queries = split_heads(linear(x - origin, weight), query.shape[0])
+    return masked_softmax(l2_scores(queries, queries, 1.0), causal)
