@@ -1,5 +1,7 @@
 """Lipschitz constants, each theorem a pure function of weights that cites its proof; one family of layers a file."""
 
+from lipformer.bounds.theorems.dot_product import dot_product_bound_on_ball, dot_product_local_bound
+from lipformer.bounds.theorems.heads import combine_heads
 from lipformer.bounds.theorems.l2 import (
     MatrixNorm,
     block_norm,
@@ -20,14 +22,25 @@ from lipformer.bounds.theorems.similarity import (
     relu_kernel_bound_on_ball,
     sigmoid_bound_on_ball,
 )
+from lipformer.bounds.theorems.softmax import (
+    SOFTMAX_BOUND,
+    softmax_block_bound,
+    softmax_block_bound_centered,
+    softmax_jacobian_g,
+    softmax_jacobian_norm,
+)
 
 __all__ = [
+    "SOFTMAX_BOUND",
     "MatrixNorm",
     "act_norm_bound",
     "activation_bound",
     "block_norm",
     "center_norm_bound",
+    "combine_heads",
     "cosine_bound",
+    "dot_product_bound_on_ball",
+    "dot_product_local_bound",
     "elu_kernel_bound_on_ball",
     "kim_bound_2",
     "kim_bound_inf",
@@ -38,6 +51,10 @@ __all__ = [
     "relu_kernel_bound_on_ball",
     "rms_norm_bound",
     "sigmoid_bound_on_ball",
+    "softmax_block_bound",
+    "softmax_block_bound_centered",
+    "softmax_jacobian_g",
+    "softmax_jacobian_norm",
     "tied_l2_bound_2",
     "tied_l2_bound_blocks",
     "tied_l2_bound_inf",
