@@ -1,4 +1,4 @@
-"""Scaled dot-product attention, the baseline without a Lipschitz constant."""
+"""Scaled dot-product attention, the baseline: Lipschitz on bounded inputs only."""
 
 import math
 
@@ -7,15 +7,16 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lipformer.bounds import theorems
 from lipformer.functional.attention import dot_product_scores, masked_softmax
 from lipformer.functional.heads import check_heads, merge_heads, split_heads
 from lipformer.functional.spectral import Norm, parse_norm
-from lipformer.modules.attention.projection import projection
+from lipformer.modules.attention.projection import certified_heads, projection
 from lipformer.modules.dropout import Dropout
 
 
 class DotProductAttention(nn.Module):
-    r"""Multi-head scaled dot-product self-attention. Not Lipschitz.
+    r"""Multi-head scaled dot-product self-attention. Not Lipschitz, but so on each ball.
 
     .. math:: F(X) = [P^1 X W^V_1, \dots, P^H X W^V_H] W^O, \qquad
               P^h = \mathrm{softmax}\big(X W^Q_h (X W^K_h)^\top / \sqrt{D/H}\big)
@@ -23,7 +24,7 @@ class DotProductAttention(nn.Module):
     Args:
         width: features of a token, D.
         heads: H, must divide D.
-        context: longest sequence, N; used only as the default length of :meth:`lipschitz_bound`.
+        context: longest sequence, N; used only as the default length of bounds.
         causal: whether token i attends to tokens 0..i only. Padding on the right then needs no mask.
         dropout: probability of dropping an attention weight and an entry of the output (both, as the
             reference code of the original Transformer does).
@@ -34,6 +35,8 @@ class DotProductAttention(nn.Module):
 
     References: Vaswani et al. 2017, sec. 3.2, arXiv 1706.03762. Not Lipschitz: Kim et al. 2021, Theorem 3.1.
     """
+
+    caveat = "not Lipschitz: Kim et al. 2021, Theorem 3.1"
 
     def __init__(
         self,
@@ -80,3 +83,31 @@ class DotProductAttention(nn.Module):
         """Infinity, in every norm: a token of zeros averages the others, whose spread enters its derivative."""
         parse_norm(p)
         return torch.tensor(math.inf, dtype=torch.float64, device=self.out.weight.device)
+
+    def lipschitz_bound_on_ball(
+        self, radius: float | Tensor, p: Norm = 2, length: int | None = None
+    ) -> Float[Tensor, ""]:
+        r"""Upper bound on the Lipschitz constant on tokens of Euclidean norm at most ``radius``, float64.
+
+        In the mixed norm and the inf-norm free of ``length``; see ``theorems.dot_product_bound_on_ball``. Dropout in
+        train mode counts. On weights it costs sqrt(2) more than 1 / (1 - p): rows no longer sum to one.
+
+        Args:
+            radius: R.
+            p: 2, ``math.inf`` or "mixed".
+            length: N for which the bound holds, shorter ones included; None for ``context``.
+        """
+        weights = certified_heads(self)
+        query, key = weights["query"], weights["key"]
+        bound = theorems.dot_product_bound_on_ball(
+            query @ key.mT / math.sqrt(query.shape[-1]),
+            weights["value"],
+            weights["out"],
+            radius,
+            self.context if length is None else length,
+            p,
+            self.causal,
+        )
+        dropped = self.weight_dropout.lipschitz_constant()
+        dropped *= math.sqrt(2) if dropped > 1 else 1
+        return bound * dropped * self.dropout.lipschitz_constant()

@@ -39,6 +39,8 @@ class L2Attention(nn.Module):
     References: Kim, Papamakarios, Mnih 2021, sec. 3 and 5, arXiv 2006.04710.
     """
 
+    caveat = "not Lipschitz: keys apart from queries"
+
     def __init__(
         self,
         width: int,

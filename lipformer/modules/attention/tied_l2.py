@@ -43,6 +43,8 @@ class TiedL2Attention(nn.Module):
     References: Kim, Papamakarios, Mnih 2021, sec. 3 and Theorem 3.2, arXiv 2006.04710.
     """
 
+    caveat = ""
+
     def __init__(
         self,
         width: int,
