@@ -1,0 +1,43 @@
+"""Products with a Jacobian that is never formed, from one forward pass."""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+class Linearization:
+    r"""The derivative J of ``function`` at ``x``: J v and J' u for as many v and u as wanted.
+
+    ``function`` is called once, so that what it draws at random (dropout) is the same in all products. J v is the
+    derivative of w -> J' w, which is linear: it takes two backward passes, and forward-mode derivatives of no
+    operation.
+
+    Args:
+        function: one tensor to one tensor, whose elements b of the first dimension do not influence each other;
+            twice differentiable by autograd.
+        x: (B, ...), floating point; with ``requires_grad``, where its own graph is part of :meth:`gain`'s.
+
+    Attributes:
+        y: ``function(x)``, (B, ...).
+    """
+
+    def __init__(self, function: Callable[[Tensor], Tensor], x: Float[Tensor, "B *shape"]):
+        self.x = x if x.requires_grad else x.detach().requires_grad_()
+        self.y = function(self.x)
+        self._w = torch.zeros_like(self.y, requires_grad=True)
+        (self._pulled,) = torch.autograd.grad(self.y, self.x, self._w, create_graph=True, materialize_grads=True)
+
+    def jvp(self, v: Float[Tensor, "B *shape"]) -> Float[Tensor, "B *out"]:
+        """J v, for each element of the batch."""
+        return torch.autograd.grad(self._pulled, self._w, v, retain_graph=True, materialize_grads=True)[0]
+
+    def vjp(self, u: Float[Tensor, "B *out"]) -> Float[Tensor, "B *shape"]:
+        """J' u, for each element of the batch."""
+        return torch.autograd.grad(self.y, self.x, u, retain_graph=True, materialize_grads=True)[0]
+
+    def gain(self, u: Float[Tensor, "B *out"], v: Float[Tensor, "B *shape"]) -> Float[Tensor, " B"]:
+        """<u, J v>, differentiable by ``x`` and by whatever else ``function`` depends on; u and v are constants."""
+        (pulled,) = torch.autograd.grad(self.y, self.x, u, create_graph=True, materialize_grads=True)
+        return (pulled * v).flatten(1).sum(1)
