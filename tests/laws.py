@@ -14,10 +14,15 @@ from torch import Tensor, nn
 from lipformer.functional.spectral import Norm
 from lipformer.modules.attention import (
     ContractiveL2Attention,
+    CosineAttention,
     DotProductAttention,
+    KernelAttention,
     L2Attention,
+    QKNormAttention,
+    SigmoidAttention,
     TiedL2Attention,
 )
+from lipformer.modules.linear import sigma_reparam
 
 ALL_NORMS: tuple[Norm, ...] = (2, math.inf, "mixed")
 
@@ -40,6 +45,8 @@ class Kind:
     """Norms with a bound below one, and that bound."""
     witness: Callable[[float], tuple[nn.Module, Tensor]] | None = None
     """For a kind that is not Lipschitz: a layer and inputs whose Jacobian grows without limit."""
+    ball: bool = False
+    """Has a finite bound for tokens of bounded norm, ``lipschitz_bound_on_ball(radius, p, length)``, in all norms."""
 
 
 def attention(kind: type[nn.Module], heads: int = 2, **keywords) -> Callable[..., nn.Module]:
@@ -51,12 +58,46 @@ def attention(kind: type[nn.Module], heads: int = 2, **keywords) -> Callable[...
     return build
 
 
-def spread_around_zero(scale: float) -> tuple[nn.Module, Tensor]:
-    """A token of zeros attends to the others evenly: their covariance enters its derivative."""
+def sigma_reparametrised(build: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """Return a factory of the same kind with every weight matrix sigma-reparametrised."""
+
+    def build_and_parametrise(*arguments, **keywords) -> nn.Module:
+        layer = build(*arguments, **keywords)
+        for linear in [module for module in layer.modules() if isinstance(module, nn.Linear)]:
+            sigma_reparam(linear)
+        return layer
+
+    return build_and_parametrise
+
+
+def spread_around_zero(
+    kind: type[nn.Module] = DotProductAttention, power: int = 1, **keywords
+) -> Callable[[float], tuple[nn.Module, Tensor]]:
+    """A token of zeros attends to the others evenly: their covariance enters its derivative.
+
+    Where that is a covariance with something bounded, the derivative grows like the tokens only, not their square;
+    where scores first have to grow large, late. There ``power`` is 2.
+    """
+
+    def witness(scale: float) -> tuple[nn.Module, Tensor]:
+        torch.manual_seed(0)
+        x = scale**power * torch.randn(4, 4, dtype=torch.float64)
+        x[-1] = 0
+        return attention(kind, **keywords)(), x
+
+    return witness
+
+
+def one_stays(scale: float) -> tuple[nn.Module, Tensor]:
+    """ReLU features: a token of size one turns, its weights with it, and the values they mix have moved away."""
     torch.manual_seed(0)
-    x = scale * torch.randn(4, 4, dtype=torch.float64)
-    x[-1] = 0
-    return attention(DotProductAttention)(), x
+    layer = attention(KernelAttention, features="relu")()
+    with torch.no_grad():
+        for weight in layer.parameters():
+            weight.copy_(torch.eye(4))
+    x = torch.rand(4, 4, dtype=torch.float64)
+    x[:-1] *= scale**2
+    return layer, x
 
 
 def keys_off_their_queries(scale: float) -> tuple[nn.Module, Tensor]:
@@ -69,11 +110,39 @@ def keys_off_their_queries(scale: float) -> tuple[nn.Module, Tensor]:
 
 
 KINDS = [
-    Kind("dot_product", attention(DotProductAttention), witness=spread_around_zero),
+    Kind("dot_product", attention(DotProductAttention), witness=spread_around_zero(), ball=True),
+    Kind(
+        "sigmoid",
+        attention(SigmoidAttention),
+        fused=False,
+        witness=spread_around_zero(SigmoidAttention, power=2),
+        ball=True,
+    ),
+    Kind(
+        "elu_kernel",
+        attention(KernelAttention, features="elu"),
+        witness=spread_around_zero(KernelAttention, power=2, features="elu"),
+        ball=True,
+    ),
+    Kind("relu_kernel", attention(KernelAttention, features="relu", eps=0.1), witness=one_stays, ball=True),
+    Kind(
+        "qk_norm",
+        attention(QKNormAttention, heads=1, eps=0.1),
+        witness=spread_around_zero(QKNormAttention, power=2),
+        ball=True,
+    ),
+    Kind(
+        "qk_norm_rms",
+        attention(QKNormAttention, centred=False, eps=0.1),
+        witness=spread_around_zero(QKNormAttention, power=2, centred=False),
+        ball=True,
+    ),
+    Kind("cosine", attention(CosineAttention), lipschitz=ALL_NORMS),
     Kind("l2", attention(L2Attention), witness=keys_off_their_queries),
     Kind("tied_l2", attention(TiedL2Attention), lipschitz=ALL_NORMS),
     Kind("tied_l2_one_head", attention(TiedL2Attention, heads=1), lipschitz=ALL_NORMS),
     Kind("tied_l2_four_heads", attention(TiedL2Attention, heads=4), lipschitz=ALL_NORMS),
+    Kind("tied_l2_sigma_reparam", sigma_reparametrised(attention(TiedL2Attention)), lipschitz=ALL_NORMS),
     Kind("tied_l2_matched", attention(TiedL2Attention, columns=2), lipschitz=ALL_NORMS),
     *(
         Kind(

@@ -158,8 +158,35 @@ def bound_withstands_ascent(kind: Kind, attempts: int = 6, steps: int = 20) -> N
                 optimizer.step()
 
 
+def ball_bound_exceeds_jacobians(kind: Kind, weights: int = 6, inputs: int = 12, steps: int = 6) -> None:
+    """Jacobians at random tokens of at most the radius, then at tokens that climb inside the ball."""
+    generator = torch.Generator().manual_seed(3)
+    assert all(kind.build(WIDTH).lipschitz_bound_on_ball(1.0, p).isfinite() for p in ALL_NORMS)
+    for case in range(weights):
+        layer = kind.build(WIDTH, context=TOKENS, causal=case % 2 == 0)
+        randomise(layer, generator)
+        radius = 10 ** (2 * torch.rand((), generator=generator, dtype=torch.float64) - 1)
+        x = random_tokens(generator, inputs).requires_grad_()
+        p = ALL_NORMS[case % len(ALL_NORMS)]
+        bound = layer.lipschitz_bound_on_ball(radius, p)
+        assert bound.dtype == torch.float64
+        assert bound.shape == ()
+        assert not bound.isnan()
+        assert layer.lipschitz_bound_on_ball(radius / 2, p) <= bound
+        assert layer.lipschitz_bound_on_ball(radius, p, length=2) <= bound
+        optimizer = torch.optim.Adam([x], lr=0.1 * float(radius))
+        for _ in range(steps):
+            with torch.no_grad():
+                x.mul_((radius / x.norm(dim=-1, keepdim=True)).clamp_max(1))
+            optimizer.zero_grad()
+            norms = NORMS[p](jacobian(layer, x))
+            assert norms.max() <= bound * (1 + 1e-9) + 1e-300
+            norms.clamp_min(1e-300).log().sum().neg().backward()
+            optimizer.step()
+
+
 def witness_grows(kind: Kind) -> None:
-    """Each tenfold of the input multiplies every norm of the Jacobian at least tenfold."""
+    """Each tenfold of the witness's scale multiplies every norm of the Jacobian at least tenfold."""
     for p in ALL_NORMS:
         norms = [NORMS[p](jacobian(*kind.witness(scale))).item() for scale in (1, 10, 100, 1000)]
         assert all(later > 10 * earlier for earlier, later in pairwise(norms)), norms
@@ -175,6 +202,7 @@ LAWS: list[tuple[Callable[[Kind], None], Callable[[Kind], bool]]] = [
     (bounds_are_tensors, lambda kind: True),
     (bound_exceeds_random_jacobians, lambda kind: bool(kind.lipschitz)),
     (bound_withstands_ascent, lambda kind: bool(kind.lipschitz)),
+    (ball_bound_exceeds_jacobians, lambda kind: kind.ball),
     (witness_grows, lambda kind: kind.witness is not None),
 ]
 
@@ -215,3 +243,11 @@ def test_bound_under_heavy_attack(kind: Kind) -> None:
     torch.manual_seed(0)
     bound_exceeds_random_jacobians(kind, weights=200, inputs=50)
     bound_withstands_ascent(kind, attempts=50, steps=300)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [pytest.param(kind, id=kind.name) for kind in KINDS if kind.ball])
+def test_ball_bound_under_heavy_attack(kind: Kind) -> None:
+    """Many weights, radii and starts, ascended for longer."""
+    torch.manual_seed(0)
+    ball_bound_exceeds_jacobians(kind, weights=90, inputs=25, steps=60)

@@ -1,0 +1,83 @@
+r"""Attention whose similarity is a product of features, explicitly and in time linear in the tokens.
+
+.. math:: P_{ij} = \frac{\phi(q_i) \cdot \phi(k_j)}{\epsilon + \sum_l \phi(q_i) \cdot \phi(k_l)}, \qquad \phi \ge 0
+
+Legend: N tokens, f features of a query or key, v columns of a value, C tokens of a chunk; sums over l run over the
+tokens that i attends to. All of it at least in float32, whatever autocast says: sums over all tokens would otherwise
+be rounded away.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from lipformer.functional.precision import at_least_float32
+
+
+def elu_features(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    r"""ELU + 1: x + 1 for x > 0, else e^x; positive, of slope at most one.
+
+    References: Katharopoulos et al. 2020, eq. 7, arXiv 2006.16236.
+    """
+    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())
+
+
+FEATURES: dict[str, Callable[[Tensor], Tensor]] = {"elu": elu_features, "relu": torch.relu}
+
+
+def kernel_weights(
+    query: Float[Tensor, "*batch N f"], key: Float[Tensor, "*batch N f"], *, eps: float, causal: bool
+) -> Float[Tensor, "*batch N N"]:
+    """P from features of queries and keys, as a matrix; each row sums to less than one, a dead one to zero."""
+    with torch.autocast(query.device.type, enabled=False):
+        scores = at_least_float32(query) @ at_least_float32(key).mT
+        scores = scores.tril() if causal else scores
+        return scores / (scores.sum(-1, keepdim=True) + eps)
+
+
+def kernel_attention(
+    query: Float[Tensor, "*batch N f"],
+    key: Float[Tensor, "*batch N f"],
+    value: Float[Tensor, "*batch N v"],
+    *,
+    eps: float,
+    causal: bool,
+    chunk: int = 64,
+) -> Float[Tensor, "*batch N v"]:
+    """P times the values in O(N) time and memory, from features of queries and keys.
+
+    Causal: in chunks of C tokens, the N x N matrix within a chunk and the sums of k v^T over all chunks before it.
+    N (C + f v / C) numbers are kept, instead of the N f v of a running sum at each token.
+
+    Args:
+        query: features of the queries.
+        key: features of the keys.
+        value: values.
+        eps: added to the denominators.
+        causal: whether token i attends to tokens 0..i only, or to all.
+        chunk: C.
+
+    Returns:
+        One vector per token, in the precision of the values.
+
+    References: Katharopoulos et al. 2020, sec. 3.2 and 3.3, arXiv 2006.16236.
+    """
+    with torch.autocast(query.device.type, enabled=False):
+        query, key = at_least_float32(query), at_least_float32(key)
+        counted = F.pad(at_least_float32(value), (0, 1), value=1.0)  # a column of ones: its sums are the denominators
+        sums = _causal_sums(query, key, counted, chunk) if causal else query @ (key.mT @ counted)
+        return (sums[..., :-1] / (sums[..., -1:] + eps)).to(value.dtype)
+
+
+def _causal_sums(query: Tensor, key: Tensor, value: Tensor, chunk: int) -> Tensor:
+    """Sum of (q_i . k_j) v_j over j <= i."""
+    tokens = query.shape[-2]
+    missing = -tokens % chunk
+    query, key, value = (F.pad(t, (0, 0, 0, missing)).unflatten(-2, (-1, chunk)) for t in (query, key, value))
+    states = (key.mT @ value).cumsum(-3)
+    before = F.pad(states[..., :-1, :, :], (0, 0, 0, 0, 1, 0))  # of the chunks before each
+    sums = (query @ key.mT).tril() @ value + query @ before
+    return sums.flatten(-3, -2)[..., :tokens, :]
