@@ -82,6 +82,10 @@ def test_sequential_needs_only_the_diagonal_blocks():
     solution = quietly(lambda x: 50 * future[: x.shape[1], : x.shape[1]] @ x.sin(), y, method="sequential")
     assert solution.iterations <= 2 * 6 + 2  # a token is there after one step and known to be after two
     assert (solution.x + 50 * future @ solution.x.sin() - y).abs().max() <= 1e-12
+    # So does the joint iteration in the end, for it contracts in max_i eps^i |x_i|.
+    parallel = quietly(lambda x: 50 * future @ x.sin(), y)
+    assert parallel.iterations <= 6 + 1
+    torch.testing.assert_close(parallel.x, solution.x, rtol=0, atol=1e-6)
 
 
 def test_sequential_of_what_is_not_causal_is_still_a_solution():

@@ -161,7 +161,7 @@ def test_roulette_is_unbiased_where_truncation_is_not(kind):
     assert standard_errors(truncated, log_det(f, x, method="power_series", terms=1).detach()) < 4
 
 
-@pytest.mark.parametrize("continuation", [0.3, 0.8])
+@pytest.mark.parametrize("continuation", [0.5, 0.8])  # above slope^(4/3), where the variance can be estimated
 @pytest.mark.parametrize("terms", [1, 3])
 def test_roulette_is_unbiased_whatever_its_lengths(continuation, terms):
     # One dimension: v J^k v = J^k, so that only the cut is random.
@@ -245,11 +245,11 @@ def test_gradient_of_the_roulette_is_unbiased():
     (exact,) = torch.autograd.grad(log_det(branch, x).sum(), weight)
     direction = exact / exact.norm()  # one number to test
     generator = torch.Generator().manual_seed(0)
-    keywords = {"samples": 50, "terms": 1, "generator": generator}
+    keywords = {"samples": 40, "terms": 1, "generator": generator}
 
     def slopes(method: str) -> Tensor:
         rows = []
-        for _ in range(60):
+        for _ in range(30):
             estimate = log_det(branch, x, method=method, **keywords).sum()
             rows.append((torch.autograd.grad(estimate, weight)[0] * direction).sum())
         return torch.stack(rows)

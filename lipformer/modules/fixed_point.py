@@ -94,9 +94,9 @@ def solve(
         max_iterations: for each element, in "sequential" for each token. c = 0.97 needs 1200 in float64.
         start: where to begin; None for y.
         method: "parallel" iterates all tokens together. "sequential", for causal f, solves token after token given
-            those before it, evaluating f on prefixes, then checks the whole by "parallel": the same solution, where
-            only the diagonal blocks of the Jacobian need to contract, for N times as many evaluations. It never was
-            the faster one (bench/invert.py).
+            those before it, evaluating f on prefixes, then checks the whole by "parallel": the same solution for
+            about N times as many evaluations, never faster (bench/invert.py). What it has for itself are f whose
+            Jacobian is large off its diagonal blocks: there "parallel" passes through large iterates.
 
     Raises:
         ValueError: y is not (B, N, D) or in half precision, whose rounding drowns most branches; ``start`` of another

@@ -45,11 +45,12 @@ def log_det(
     ========================  ======================================================  ====================
 
     v has entries +-1. The roulette goes on after ``terms`` with probability q = ``continuation`` at each term, and
-    divides term terms + k by q^k. Its variance is finite if c < sqrt(q) for c in the 2-norm (of J itself, not of its
-    bound): raise q towards 1 for strong branches, at 1/(1-q) products on average.
+    divides term terms + k by q^k. Its variance is finite if the spectral radius of J is below sqrt(q), hence if c is:
+    raise q towards 1 for strong branches, at q/(1-q) more products on average.
 
     Differentiable in x and in the weights of f, also the estimates, and without bias in the unbiased case. Works under
-    ``no_grad`` and ``inference_mode``. Layers with two paths take the explicit one if f is a module.
+    ``no_grad`` and ``inference_mode``. If f is a module, its layers with two paths take the explicit one; for any other
+    callable that is the caller's to arrange (:func:`~lipformer.functional.explicit.explicit`).
 
     Args:
         f: the branch, treating each element of the batch by itself; dropout must be off.
@@ -66,8 +67,8 @@ def log_det(
         ValueError: unknown ``method``; x not (B, N, D) or in half precision; ``terms`` or ``samples`` below 1;
             ``continuation`` outside (0, 1); ``causal`` while a token does depend on a later one.
 
-    References: Behrmann et al. 2019, eq. 4, arXiv 1811.00995 (series with Hutchinson's estimate); Chen et al. 2019,
-    eq. 6, arXiv 1906.02735 (roulette).
+    References: Behrmann et al. 2019, arXiv 1811.00995 (series with Hutchinson's estimate); Chen et al. 2019, Theorem 1,
+    arXiv 1906.02735 (roulette).
     """
     if method not in METHODS:
         raise ValueError(f"method must be one of {', '.join(METHODS)}, not {method!r}")
