@@ -17,7 +17,9 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from lipformer.errors import UsageError
 
+STUDIES = ("certify",)
 MODEL_GROUPS = ("attention", "norm", "residual", "feedforward", "position", "embedding", "linear")
+NO_REGULARIZER = "lipformer.training.regularizers.no_regularizer"
 
 
 def conf_dir() -> Path:
@@ -29,6 +31,11 @@ def conf_dir() -> Path:
 def _require(condition: bool, key: str, value: Any, wanted: str) -> None:
     if not condition:
         raise UsageError(f"{key}={value}: it must be {wanted}")
+
+
+def _get(group: Any, key: str) -> Any:
+    """Return a value of a group with a schema (a dataclass by now) or without (a dictionary)."""
+    return group.get(key) if isinstance(group, dict) else getattr(group, key)
 
 
 def _one_of(key: str, value: Any, choices: tuple) -> None:
@@ -46,6 +53,11 @@ class Factory:
 # --- attention -------------------------------------------------------------------------------------------------
 
 
+def _check_locality(locality: float | None) -> None:
+    in_range = locality is None or 0 < locality < math.inf
+    _require(in_range, "attention.locality", locality, "above 0, or null for no penalty on distance")
+
+
 @dataclass
 class AttentionConfig(Factory):
     """Options of `dot_product` and `l2`."""
@@ -58,9 +70,11 @@ class TiedL2Config(AttentionConfig):
     """Options of `tied_l2` and `tied_l2_matched`."""
 
     columns: int = MISSING
+    locality: float | None = MISSING
 
     def __post_init__(self) -> None:
         _require(self.columns >= 1, "attention.columns", self.columns, "at least 1")
+        _check_locality(self.locality)
 
 
 @dataclass
@@ -83,10 +97,59 @@ class ContractiveFactorsConfig(AttentionConfig):
 
     scale: float = MISSING
     temperature: float = MISSING
+    locality: float | None = MISSING
 
     def __post_init__(self) -> None:
+        _check_locality(self.locality)
         _require(0 < self.scale < 1, "attention.scale", self.scale, "above 0 and below 1")
         _require(0 < self.temperature < math.inf, "attention.temperature", self.temperature, "above 0")
+
+
+@dataclass
+class SigmoidConfig(Factory):
+    """Options of `sigmoid`."""
+
+    bias: float | None = MISSING
+
+    def __post_init__(self) -> None:
+        _require(self.bias is None or math.isfinite(self.bias), "attention.bias", self.bias, "a number, or null")
+
+
+@dataclass
+class KernelConfig(AttentionConfig):
+    """Options of `relu_kernel` and `elu_kernel`."""
+
+    features: str = MISSING
+    eps: float = MISSING
+
+    def __post_init__(self) -> None:
+        _one_of("attention.features", self.features, ("elu", "relu"))
+        _require(0 < self.eps < math.inf, "attention.eps", self.eps, "above 0")
+
+
+@dataclass
+class QKNormConfig(AttentionConfig):
+    """Options of `qk_norm`."""
+
+    centred: bool = MISSING
+    eps: float = MISSING
+
+    def __post_init__(self) -> None:
+        _require(0 < self.eps < math.inf, "attention.eps", self.eps, "above 0")
+
+
+@dataclass
+class CosineAttentionConfig(AttentionConfig):
+    """Options of `cosine` attention."""
+
+    temperature: float = MISSING
+    gain: float = MISSING
+    eps: float = MISSING
+
+    def __post_init__(self) -> None:
+        for key in ("temperature", "gain", "eps"):
+            value = getattr(self, key)
+            _require(0 < value < math.inf, f"attention.{key}", value, "above 0")
 
 
 # --- the other parts of the model ------------------------------------------------------------------------------
@@ -253,6 +316,7 @@ class TrainerConfig:
     val_every_steps: int = MISSING
     log_every_steps: int = MISSING
     deterministic: bool = MISSING
+    compile: bool = MISSING
     progress: str = MISSING
 
     def __post_init__(self) -> None:
@@ -269,6 +333,42 @@ class TrainerConfig:
         for key in ("threads", "gradient_clip"):
             value = getattr(self, key)
             _require(value is None or value > 0, f"trainer.{key}", value, "above 0, or null")
+
+
+# --- regularizers ----------------------------------------------------------------------------------------------
+
+
+@dataclass
+class RegularizerConfig(Factory):
+    """What `jasmin` and `jacobian` share."""
+
+    weight: float = MISSING
+
+    def __post_init__(self) -> None:
+        _require(0 < self.weight < math.inf, "regularizer.weight", self.weight, "above 0")
+
+
+@dataclass
+class JasminConfig(RegularizerConfig):
+    """Options of `jasmin`."""
+
+    k: int = MISSING
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # With k = 1 the penalty would be log 1.
+        _require(self.k == 0 or self.k >= 2, "regularizer.k", self.k, "0, or at least 2")
+
+
+@dataclass
+class JacobianConfig(RegularizerConfig):
+    """Options of `jacobian`."""
+
+    iterations: int = MISSING
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require(self.iterations >= 1, "regularizer.iterations", self.iterations, "at least 1")
 
 
 # --- loggers ---------------------------------------------------------------------------------------------------
@@ -323,6 +423,7 @@ class TrainConfig:
     data: Any = MISSING
     optimizer: Any = MISSING
     schedule: Any = MISSING
+    regularizer: Any = MISSING
     trainer: Any = MISSING
     logger: Any = MISSING
 
@@ -333,6 +434,11 @@ class TrainConfig:
         _require(self.width % self.heads == 0, "width", self.width, divisible)
         _require(0 <= self.dropout < 1, "dropout", self.dropout, "from 0 to below 1")
         _require(0 <= self.seed < 2**32, "seed", self.seed, "from 0 to 4294967295")
+        if _get(self.trainer, "compile") and _get(self.regularizer, "_target_") != NO_REGULARIZER:
+            raise UsageError(
+                "trainer.compile=True does not go with a regularizer, which looks inside the model and takes second "
+                "derivatives: take regularizer=none or trainer.compile=false"
+            )
 
 
 @dataclass
@@ -369,6 +475,9 @@ class EvaluateConfig:
     batch_tokens: int = MISSING
     accelerator: str = MISSING
     threads: int | None = MISSING
+    study: str | None = MISSING
+    p: Any = MISSING
+    length: int | None = MISSING
     data: dict[str, Any] = MISSING
     generate: GenerateConfig = MISSING
     allow_targets: list[str] = MISSING
@@ -382,6 +491,12 @@ class EvaluateConfig:
         _require(self.batch_tokens >= 1, "batch_tokens", self.batch_tokens, "at least 1")
         _one_of("accelerator", self.accelerator, ("auto", "cpu", "gpu"))
         _require(self.threads is None or self.threads > 0, "threads", self.threads, "above 0, or null")
+        _require(self.study in (None, *STUDIES), "study", self.study, f"{', '.join(STUDIES)}, or null")
+        known = self.p == "mixed" or (not isinstance(self.p, (bool, str)) and self.p in (2, math.inf))
+        _require(known, "p", self.p, "one of mixed, 2, inf")
+        _require(self.length is None or self.length >= 1, "length", self.length, "at least 1, or null")
+        alone = self.study is None or self.generate.samples == 0
+        _require(alone, "generate.samples", self.generate.samples, f"0 with study={self.study}")
 
 
 SCHEMAS: dict[str, type] = {
@@ -390,6 +505,10 @@ SCHEMAS: dict[str, type] = {
     "attention/plain": AttentionConfig,
     "attention/tied_l2": TiedL2Config,
     "attention/contractive_l2": ContractiveL2Config,
+    "attention/sigmoid": SigmoidConfig,
+    "attention/kernel": KernelConfig,
+    "attention/qk_norm": QKNormConfig,
+    "attention/cosine": CosineAttentionConfig,
     "norm/scaled": NormConfig,
     "attention/contractive_factors": ContractiveFactorsConfig,
     "norm/act_norm": ActNormConfig,
@@ -403,6 +522,8 @@ SCHEMAS: dict[str, type] = {
     "optimizer/adam": OptimizerConfig,
     "schedule/warmup": ScheduleConfig,
     "schedule/cosine": CosineConfig,
+    "regularizer/jasmin": JasminConfig,
+    "regularizer/jacobian": JacobianConfig,
     "trainer/trainer": TrainerConfig,
     "logger/plain": LoggerConfig,
     "logger/wandb": WandbConfig,

@@ -140,5 +140,6 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "data": ("corpus class", is_corpus),
     "optimizer": ("optimizer class", is_optimizer),
     "schedule": ("function", inspect.isfunction),
+    "regularizer": ("function", inspect.isfunction),
     "logger": ("function", inspect.isfunction),
 }

@@ -13,7 +13,7 @@ import pytorch_lightning as pl
 import torch
 
 import lipformer
-from lipformer.config import DataConfig
+from lipformer.config import NO_REGULARIZER, DataConfig
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, LipformerError
 from lipformer.model import CharTransformer
@@ -24,7 +24,9 @@ FORMAT = 1
 NEUTRAL_GROUPS: dict[str, dict[str, Any]] = {
     "embedding": {"_target_": "lipformer.modules.embedding.TokenEmbedding", "_partial_": True, "filled": 1.0},
     "linear": {"_target_": "lipformer.modules.linear.dense", "_partial_": True},
+    "regularizer": {"_target_": NO_REGULARIZER, "_partial_": True},
 }
+NEUTRAL_TRAINER = {"compile": False}  # likewise for its keys
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if extras["format"] != FORMAT:
         raise CheckpointError(f"{path}: format {extras['format']}; this version of lipformer reads format {FORMAT}")
     if isinstance(extras["config"], dict):
-        extras["config"] = {**copy.deepcopy(NEUTRAL_GROUPS), **extras["config"]}
+        config = extras["config"] = {**copy.deepcopy(NEUTRAL_GROUPS), **extras["config"]}
+        if isinstance(config.get("trainer"), dict):
+            config["trainer"] = {**NEUTRAL_TRAINER, **config["trainer"]}
     return checkpoint
 
 

@@ -17,6 +17,7 @@ from lipformer.data.loop_progress import align_loop_progress
 from lipformer.errors import DivergedError
 from lipformer.model import CharTransformer
 from lipformer.training.metrics import NatsPerChar, bits, sum_nats
+from lipformer.training.regularizers import Regularized, no_regularizer
 
 
 class LanguageModule(pl.LightningModule):
@@ -26,6 +27,7 @@ class LanguageModule(pl.LightningModule):
         model: the network.
         optimizer: called with parameter groups.
         schedule: learning-rate factor of an optimizer step.
+        regularizer: returns the logits of a batch and a penalty to add to the loss, or None.
         checkpoint_extras: stored in each checkpoint under ``lipformer``; plain containers only.
         seed: of the noise of each step.
         log_every_steps: optimizer steps between two lines of training metrics.
@@ -40,6 +42,7 @@ class LanguageModule(pl.LightningModule):
         checkpoint_extras: Mapping[str, Any],
         seed: int,
         log_every_steps: int,
+        regularizer: Callable[[Any, Batch], Regularized] = no_regularizer,
     ):
         super().__init__()
         self.model = model
@@ -48,6 +51,8 @@ class LanguageModule(pl.LightningModule):
         self.tokens_seen = 0
         self._optimizer = optimizer
         self._schedule = schedule
+        self._regularizer = regularizer
+        self._penalty: Tensor | None = None
         self._extras = dict(checkpoint_extras)
         self._seed = seed
         self._log_every_steps = log_every_steps
@@ -57,8 +62,9 @@ class LanguageModule(pl.LightningModule):
         torch.manual_seed(hash((self._seed, self.current_epoch, batch_idx, self.global_rank)) % 2**63)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Return the mean nats per token of the batch."""
-        nats, tokens = sum_nats(self.model(batch.inputs), batch.targets)
+        """Return the mean nats per token of the batch, and the regularizer's penalty beside them."""
+        logits, penalty = self._regularizer(self.model, batch)
+        nats, tokens = sum_nats(logits, batch.targets)
         if not torch.isfinite(nats):
             raise DivergedError(f"the loss became {nats.item()} at step {self.global_step}: lower lr={self.lr:g}")
         self.train_nats.update(nats, tokens)
@@ -66,7 +72,13 @@ class LanguageModule(pl.LightningModule):
         # over tokens whatever share of them each rank has.
         all_tokens = self.trainer.strategy.reduce(tokens.clone(), reduce_op="sum")
         self.tokens_seen += int(all_tokens)
-        return nats * self.trainer.world_size / all_tokens
+        loss = nats * self.trainer.world_size / all_tokens
+        if penalty is None:
+            return loss
+        if not torch.isfinite(penalty):
+            raise DivergedError(f"the penalty became {penalty.item()} at step {self.global_step}: lower lr={self.lr:g}")
+        self._penalty = penalty.detach()
+        return loss + penalty
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Log the gradient's norm before clipping, and stop on one that is not finite."""
@@ -76,6 +88,8 @@ class LanguageModule(pl.LightningModule):
         if (self.global_step + 1) % self._log_every_steps == 0:
             self.log("train/gradient_norm", norm)
             self.log("train/nats_per_char", self.train_nats.compute().float())
+            if self._penalty is not None:
+                self.log("train/regularizer", self._penalty.float())
             self.log("train/lr", self.lr)
             self.log("train/tokens", float(self.tokens_seen))
             self.train_nats.reset()

@@ -18,6 +18,8 @@ from lipformer.training.checkpoint import find_checkpoint, load_run, read_checkp
 
 log = logging.getLogger(__name__)
 
+# Groups that become objects besides the model's and its corpus.
+BUILT_TO_TRAIN = ("optimizer", "schedule", "regularizer", "logger")
 # What a continued run may be given anew: how long and where it trains, where its text and its logs are. All else is
 # part of what the checkpoint holds (weights, optimizer state, position in the data) and would be ignored or break it.
 FREE_GROUPS = ("trainer", "logger")
@@ -65,7 +67,7 @@ def resumed_config(config: DictConfig, hydra: HydraConf) -> DictConfig:
     _check_resumable(checkpoint, path)
     stored = checkpoint["lipformer"]["config"]
     try:
-        check_targets(stored, config.allow_targets, str(path), groups=("optimizer", "schedule", "logger"))
+        check_targets(stored, config.allow_targets, str(path), BUILT_TO_TRAIN)
     except (LookupError, TypeError) as error:
         raise CheckpointError(f"{path}: its configuration lacks {error}; the file was altered") from error
     if "${" in str(stored):  # a resolver could read the environment; what lipformer stores has none left

@@ -81,12 +81,15 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
 
     pl.seed_everything(settings.seed, workers=True, verbose=False)
     model = build_model(config, len(data.vocabulary))
+    if options["compile"]:
+        model.compile(dynamic=True)  # in place, which leaves the names of the weights; batches differ in length
     parameters = sum(p.numel() for p in model.parameters())
     log.info("model: %s parameters; run folder: %s", f"{parameters:,}", folder)
     module = LanguageModule(
         model,
         optimizer=factory(config["optimizer"], "optimizer"),
         schedule=factory(config["schedule"], "schedule"),
+        regularizer=factory(config["regularizer"], "regularizer"),
         checkpoint_extras=checkpoint_extras(config, data.vocabulary),
         seed=settings.seed,
         log_every_steps=options["log_every_steps"],
