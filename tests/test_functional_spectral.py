@@ -106,6 +106,40 @@ def test_upper_gradient():
     torch.testing.assert_close(upper, exact, rtol=0.05, atol=0.01)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+@pytest.mark.parametrize("iterations", [0, 1, 20])
+def test_lower_is_never_above(dtype, scale, iterations):
+    generator = torch.Generator().manual_seed(0)
+    for matrix in matrices(dtype):
+        lower = spectral.lower(scale * matrix, iterations, generator)
+        assert lower.shape == matrix.shape[:-2]
+        assert lower.dtype == dtype
+        assert (lower > 0).all()
+        assert (lower <= spectral.exact(scale * matrix) * (1 + 64 * torch.finfo(dtype).eps)).all()
+
+
+def test_lower_rises_to_the_norm_where_it_stands_out():
+    generator = torch.Generator().manual_seed(0)
+    matrix = torch.randn(2, 40, 30, generator=generator, dtype=torch.float64)
+    matrix += 3 * torch.ones(40, 30, dtype=torch.float64)
+    few, many = (spectral.lower(matrix, k, torch.Generator().manual_seed(1)) for k in (1, 20))
+    exact = spectral.exact(matrix)
+    assert (few < many).all()
+    torch.testing.assert_close(many, exact, rtol=1e-10, atol=0)
+    matrix.requires_grad_()
+    lower, exact = (
+        torch.autograd.grad(f(matrix).sum(), matrix)[0] for f in (lambda a: spectral.lower(a, 40), spectral.exact)
+    )
+    torch.testing.assert_close(lower, exact, rtol=1e-6, atol=1e-8)
+
+
+def test_lower_of_zero_is_zero_and_of_half_precision_float32():
+    assert (spectral.lower(torch.zeros(2, 5, 3)) == 0).all()
+    assert spectral.lower(torch.eye(4, dtype=torch.bfloat16)).dtype == torch.float32
+    assert spectral.lower(torch.tensor([[math.nan, 1.0]])).isnan()
+
+
 def test_inf_norm_is_the_row_sum():
     matrix = torch.tensor([[1.0, -2.0], [0.5, 0.25], [-1.0, 1.0]])
     assert spectral.inf_norm(matrix) == 3
