@@ -79,7 +79,7 @@ class CharTransformer(nn.Module):
         super().__init__()
         self.context = context
         self.width = width
-        symbols = embedding(vocabulary_size, width)
+        symbols: Any = embedding(vocabulary_size, width)
         self.embedding = symbols
         self.position = position(context, symbols.embedding_dim)
         blocks = [

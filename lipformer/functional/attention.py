@@ -41,6 +41,19 @@ def l2_scores(
         return (2 * query @ key.mT - key.square().sum(-1).unsqueeze(-2)) / s
 
 
+def penalise_distance(
+    scores: Float[Tensor, "*batch H N N"], slope: Float[Tensor, "H"]
+) -> Float[Tensor, "*batch H N N"]:
+    r"""Scores minus :math:`m_h |i - j|`: the further a token, the less it counts.
+
+    References: Press, Smith, Lewis 2022 (ALiBi), arXiv 2108.12409; under L2 attention it also lowers the Lipschitz
+    constant (`theorems.local_mass`).
+    """
+    position = torch.arange(scores.shape[-1], device=scores.device)
+    distance = (position[:, None] - position).abs()
+    return scores - slope[:, None, None] * distance
+
+
 def masked_softmax(scores: Float[Tensor, "*batch N N"], causal: bool) -> Float[Tensor, "*batch N N"]:
     """Softmax over keys, each token seeing itself and, if causal, only what came before.
 

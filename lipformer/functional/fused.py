@@ -34,6 +34,7 @@ def fused_tied_l2(
     *,
     s: float,
     causal: bool,
+    slope: Float[Tensor, "H"] | None = None,
 ) -> Float[Tensor, "*batch N D"]:
     r"""Tied L2 attention, :math:`F(X) = \sum_h P^h X W_h N_h` with scores :math:`-\|x_i W_h - x_j W_h\|^2 / s`.
 
@@ -43,6 +44,8 @@ def fused_tied_l2(
         head_outputs: N_h, value map and output projection in one.
         s: divisor of the squared distances.
         causal: whether token i sees only tokens 0..i, or all.
+        slope: m_h, of a penalty of m_h (i - j) on the scores of past tokens; with ``causal`` only. It is free:
+            m_h j joins the norm in the extra column, and m_h i is constant in a row.
 
     Returns:
         One vector per token, in the precision of the projections (under autocast, autocast's).
@@ -52,7 +55,8 @@ def fused_tied_l2(
     heads, d, _ = head_outputs.shape
     origin = x[..., :1, :].detach()  # any constant gives the same scores, so no gradient passes through this one
     queries = _padded_projection(x - origin, query_weight, heads)
-    keys = _NormColumns.apply(queries, None, d)
+    bias = None if slope is None else _position_bias(queries, slope * (s / 2))
+    keys = _NormColumns.apply(queries, None, bias, d)
     first_query = linear_float32(origin, query_weight).unflatten(-1, (heads, d))
     return _attend(queries, keys, _shift(queries, first_query), head_outputs, s, causal)
 
@@ -80,7 +84,7 @@ def fused_l2(
     first_query, first_key = (
         linear_float32(origin, weight).unflatten(-1, (heads, d)) for weight in (query_weight, key_weight)
     )
-    keys = _NormColumns.apply(_padded_projection(x - origin, key_weight, heads), first_query - first_key, d)
+    keys = _NormColumns.apply(_padded_projection(x - origin, key_weight, heads), first_query - first_key, None, d)
     return _attend(queries, keys, _shift(queries, first_query), head_outputs, s, causal)
 
 
@@ -115,13 +119,15 @@ class _NormColumns(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, padded: Tensor, gap: Tensor | None, d: int) -> Tensor:
+    def forward(ctx, padded: Tensor, gap: Tensor | None, bias: Tensor | None, d: int) -> Tensor:
         ctx.save_for_backward(padded, gap)
-        ctx.d = d
+        ctx.d, ctx.bias_shape = d, None if bias is None else bias.shape
         keys = at_least_float32(padded[..., :d])
         column = keys.square().sum(-1) * -0.5
         if gap is not None:
             column += (gap * keys).sum(-1)
+        if bias is not None:
+            column += bias
         result = padded.clone()
         result[..., d] = column
         if _norm_columns(padded.dtype) == 2:
@@ -130,16 +136,27 @@ class _NormColumns(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor | None, None]:
+    def backward(ctx, gradient: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None, None]:
         # The high and the low part meet the same ones, so either's gradient is that of their sum. What is
         # returned for the ones themselves is immaterial: they come from a constant bias and zero weights.
         padded, gap = ctx.saved_tensors
         column = gradient[..., ctx.d : ctx.d + 1]
+        of_bias = None
+        if ctx.bias_shape is not None:
+            of_bias = at_least_float32(column.squeeze(-1)).sum_to_size(ctx.bias_shape)
         result = torch.addcmul(gradient, padded, column, value=-1)
         if gap is None:
-            return result, None, None
+            return result, None, of_bias, None
         result[..., : ctx.d] += column * gap
-        return result, (column * padded[..., : ctx.d]).sum(-3, keepdim=True).to(gap.dtype), None
+        of_gap = (column * padded[..., : ctx.d]).sum(-3, keepdim=True).to(gap.dtype)
+        return result, of_gap, of_bias, None
+
+
+def _position_bias(queries: Tensor, slope: Tensor) -> Float[Tensor, "N H"]:
+    """slope j; counted from the last token, whose nearness matters most, to keep rounding small there."""
+    tokens = queries.shape[-3]
+    position = torch.arange(1 - tokens, 1, device=queries.device, dtype=at_least_float32(slope).dtype)
+    return position[:, None] * at_least_float32(slope)
 
 
 def _shift(queries: Tensor, first_query: Tensor) -> Tensor:

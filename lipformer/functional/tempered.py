@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import linear
 
-from lipformer.functional.attention import l2_scores, masked_softmax
+from lipformer.functional.attention import l2_scores, masked_softmax, penalise_distance
 from lipformer.functional.fused import fused_tied_l2
 from lipformer.functional.heads import merge_heads, split_heads
 from lipformer.functional.precision import at_least_float32
@@ -26,6 +26,7 @@ def attend(
     *,
     causal: bool,
     fused: bool,
+    slope: Float[Tensor, "H"] | None = None,
 ) -> Float[Tensor, "*batch N D"]:
     """Attend.
 
@@ -37,24 +38,31 @@ def attend(
         log_temperature: logarithms of the tau_h.
         causal: whether token i sees only tokens 0..i, or all.
         fused: by ``scaled_dot_product_attention``; else explicitly, differentiable to any order.
+        slope: m_h, of a penalty of m_h (i - j) on the scores of past tokens; with ``causal`` only.
     """
     # The temperature goes into the queries and out of the values, which are the queries again.
     root = at_least_float32(log_temperature / 2).exp()[:, None, None]
     value_map = value_map / root
     weight = (query.mT * root).flatten(0, 1).to(query.dtype)
     if fused:
-        return fused_tied_l2(x, weight, head_outputs(value_map, out), s=1.0, causal=causal)
+        return fused_tied_l2(x, weight, head_outputs(value_map, out), s=1.0, causal=causal, slope=slope)
     values = split_heads(linear(x, weight), query.shape[0])
-    mixed = tempered_weights(x, query, log_temperature, causal).to(values.dtype) @ (values @ value_map.to(values.dtype))
+    weights = tempered_weights(x, query, log_temperature, causal, slope)
+    mixed = weights.to(values.dtype) @ (values @ value_map.to(values.dtype))
     return linear(merge_heads(mixed), out.to(mixed.dtype))
 
 
 def tempered_weights(
-    x: Float[Tensor, "*batch N D"], query: Float[Tensor, "H D d"], log_temperature: Float[Tensor, "H"], causal: bool
+    x: Float[Tensor, "*batch N D"],
+    query: Float[Tensor, "H D d"],
+    log_temperature: Float[Tensor, "H"],
+    causal: bool,
+    slope: Float[Tensor, "H"] | None = None,
 ) -> Float[Tensor, "*batch H N N"]:
     """Rows of the softmax, each summing to one; arguments as in :func:`attend`."""
     root = at_least_float32(log_temperature / 2).exp()[:, None, None]
     weight = (query.mT * root).flatten(0, 1).to(query.dtype)
     origin = x[..., :1, :].detach()  # distances do not depend on it, their rounding does
     queries = split_heads(linear(x - origin, weight), query.shape[0])
-    return masked_softmax(l2_scores(queries, queries, 1.0), causal)
+    scores = l2_scores(queries, queries, 1.0)
+    return masked_softmax(scores if slope is None else penalise_distance(scores, slope), causal)

@@ -17,33 +17,28 @@ from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
-from scipy.special import lambertw
 from torch import Tensor
 
+from lipformer.bounds.theorems.l2_head import head_constant, row_distance
 from lipformer.functional import spectral
+from lipformer.functional.spectral import Norm
 
 MatrixNorm = Callable[[Tensor], Tensor]
 
 
-def phi_inverse(length: int) -> float:
-    r"""Largest mean squared distance :math:`\sum_j P_{ij} t_{ij}` of a row of N tokens, t the negative scores.
-
-    .. math:: c = \varphi^{-1}(N - 1) = W_0\big((N - 1)/e\big), \qquad \varphi(x) = x e^{x+1}
-
-    with W_0 the principal Lambert function; c grows like log N - log log N. It is attained by N - 1 keys at
-    t = c + 1. W_0(N/e), also in use, is slightly larger and so valid, but not the inverse.
-
-    Args:
-        length: N, tokens a row may attend to, itself included.
-
-    Raises:
-        ValueError: N < 1.
-
-    References: Kim et al. 2021, Theorem 3.2 and its proof, arXiv 2006.04710.
-    """
-    if length < 1:
-        raise ValueError(f"length must be at least 1, not {length}")
-    return float(lambertw((length - 1) / math.e).real)
+def tied_l2_bound(
+    query: Float[Tensor, "H D d"],
+    value_map: Float[Tensor, "H d v"],
+    out: Float[Tensor, "E D"],
+    length: int,
+    p: Norm,
+    slope: Float[Tensor, "H"] | None = None,
+) -> Float[Tensor, ""]:
+    """The sharpest constant here in the norm ``p``, with exact norms; other arguments as in the three below."""
+    if p == math.inf:
+        return tied_l2_bound_inf(query, value_map, out, length, slope)
+    bound = tied_l2_bound_2 if p == 2 else tied_l2_bound_mixed
+    return bound(query, value_map, out, length, slope=slope)
 
 
 def tied_l2_bound_mixed(
@@ -52,6 +47,7 @@ def tied_l2_bound_mixed(
     out: Float[Tensor, "E D"],
     length: int,
     norm: MatrixNorm = spectral.exact,
+    slope: Float[Tensor, "H"] | None = None,
 ) -> Float[Tensor, ""]:
     r"""Constant in the mixed norm :math:`\max_i \|x_i\|_2`: free of N except through c.
 
@@ -66,11 +62,13 @@ def tied_l2_bound_mixed(
         out: W^O, E = H v.
         length: N, or the longest attended span.
         norm: 2-norm of a batch of matrices, exact or from above.
+        slope: of each head's penalty on distance, with causal attention; c is then one of each head, see
+            :func:`local_mass`, and stands under the root.
 
-    References: none; ours, docs/mathematics.md, 3.
+    References: none; ours, docs/mathematics.md, 3 and 8.
     """
-    heads = _root_sum_squares(norm(query) * norm(value_map))
-    return (4 * phi_inverse(length) + 1) * norm(out) * heads
+    heads = head_constant(length, slope) * norm(query) * norm(value_map)
+    return norm(out) * _root_sum_squares(heads)
 
 
 def tied_l2_bound_2(
@@ -79,6 +77,7 @@ def tied_l2_bound_2(
     out: Float[Tensor, "E D"],
     length: int,
     norm: MatrixNorm = spectral.exact,
+    slope: Float[Tensor, "H"] | None = None,
 ) -> Float[Tensor, ""]:
     r"""Constant in the 2-norm, :math:`\mathrm{Lip}_2(F) \le \sqrt N \times` :func:`tied_l2_bound_mixed`.
 
@@ -86,7 +85,7 @@ def tied_l2_bound_2(
 
     References: ours, from the inequalities between the two norms; docs/mathematics.md, 3.
     """
-    return math.sqrt(length) * tied_l2_bound_mixed(query, value_map, out, length, norm)
+    return math.sqrt(length) * tied_l2_bound_mixed(query, value_map, out, length, norm, slope)
 
 
 def tied_l2_bound_inf(
@@ -94,6 +93,7 @@ def tied_l2_bound_inf(
     value_map: Float[Tensor, "H d v"],
     out: Float[Tensor, "E D"],
     length: int,
+    slope: Float[Tensor, "H"] | None = None,
 ) -> Float[Tensor, ""]:
     r"""Constant in the max-norm over all entries, with the value map as a whole.
 
@@ -107,7 +107,8 @@ def tied_l2_bound_inf(
     """
     d = query.shape[-1]
     heads = spectral.inf_norm(query.mT) * spectral.inf_norm(value_map.mT)
-    return (4 * phi_inverse(length) * math.sqrt(d) + 1) * spectral.inf_norm(out.mT) * heads.amax()
+    heads = heads * (4 * row_distance(length, slope) * math.sqrt(d) + 1)
+    return spectral.inf_norm(out.mT) * heads.amax()
 
 
 def tied_l2_bound_blocks(
@@ -116,6 +117,7 @@ def tied_l2_bound_blocks(
     written: Float[Tensor, "H D d"],
     length: int,
     norm: MatrixNorm = spectral.exact,
+    slope: Float[Tensor, "H"] | None = None,
 ) -> Float[Tensor, ""]:
     r"""Constant in the head-block norm :math:`\max_{i,h} \|x_i U_h\|_2` of a layer that writes to :math:`W_h^\top`.
 
@@ -131,10 +133,12 @@ def tied_l2_bound_blocks(
         written: the W_h.
         length: N, or the longest attended span.
         norm: 2-norm of a batch of matrices, exact or from above.
+        slope: as in :func:`tied_l2_bound_mixed`.
 
     References: none; ours, docs/mathematics.md, 8.
     """
-    return (4 * phi_inverse(length) + 1) * block_norm(value_map[:, None] @ written.mT[:, None] @ query, norm)
+    value_map = value_map * head_constant(length, slope)[..., None, None]
+    return block_norm(value_map[:, None] @ written.mT[:, None] @ query, norm)
 
 
 def block_norm(blocks: Float[Tensor, "H G d d"], norm: MatrixNorm = spectral.exact) -> Float[Tensor, ""]:
@@ -151,6 +155,7 @@ def kim_bound_inf(
     out: Float[Tensor, "E D"],
     length: int,
     s: float | None = None,
+    slope: Float[Tensor, "H"] | None = None,
 ) -> Float[Tensor, ""]:
     r"""Theorem 3.2, p = inf.
 
@@ -169,13 +174,15 @@ def kim_bound_inf(
         out: W^O, E = H v.
         length: N, or the longest attended span.
         s: divisor of the squared distances; None for sqrt(d).
+        slope: as in :func:`tied_l2_bound_mixed`.
 
     References: Kim et al. 2021, Theorem 3.2, arXiv 2006.04710; re-derived in docs/mathematics.md, 2.
     """
     d = query.shape[-1]
     s = math.sqrt(d) if s is None else s
     heads = spectral.inf_norm(query) * spectral.inf_norm(query.mT) * spectral.inf_norm(value.mT)
-    return (4 * phi_inverse(length) * math.sqrt(d) + 1) / s * spectral.inf_norm(out.mT) * heads.amax()
+    heads = heads * ((4 * row_distance(length, slope) * math.sqrt(d) + 1) / s)
+    return spectral.inf_norm(out.mT) * heads.amax()
 
 
 def kim_bound_2(
@@ -185,6 +192,7 @@ def kim_bound_2(
     length: int,
     s: float | None = None,
     norm: MatrixNorm = spectral.exact,
+    slope: Float[Tensor, "H"] | None = None,
 ) -> Float[Tensor, ""]:
     r"""Theorem 3.2, p = 2, in the form that can be proved: with *fourth* powers.
 
@@ -198,8 +206,8 @@ def kim_bound_2(
     References: after Kim et al. 2021, Theorem 3.2, arXiv 2006.04710; proved in docs/mathematics.md, 3.
     """
     s = math.sqrt(query.shape[-1]) if s is None else s
-    heads = _root_sum_squares(norm(query).square() * norm(value))
-    return math.sqrt(length) * (4 * phi_inverse(length) + 1) / s * norm(out) * heads
+    heads = head_constant(length, slope) * norm(query).square() * norm(value)
+    return math.sqrt(length) / s * norm(out) * _root_sum_squares(heads)
 
 
 def _root_sum_squares(heads: Tensor) -> Tensor:

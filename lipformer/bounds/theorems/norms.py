@@ -25,7 +25,7 @@ def layer_norm_bound(weight: Float[Tensor, "D"], eps: float, p: Norm) -> Float[T
 
     with :math:`a_m = 2\frac{D-m}{D}`, :math:`b_m = \frac{\sqrt{(D-1)m(D-m)} - (D-m)}{D}` and
     :math:`h(a, b) = \max_{0\le r\le1} \sqrt{1-r}\,(a + br)`. Both are attained (the 2-norm by constant tokens). In the
-    inf-norm the maximum is 2(D-1)/D up to D = 16 and grows like 0.19 sqrt(D).
+    inf-norm the maximum is 2(D-1)/D up to D = 57 and then grows like 0.19 sqrt(D).
 
     Args:
         weight: gamma.

@@ -41,6 +41,7 @@ class ContractiveL2Attention(TiedL2Attention):
             (:class:`~lipformer.modules.dropout.ContractiveDropout`).
         fused: whether ``forward`` uses ``scaled_dot_product_attention`` by default.
         columns: columns of W_h in units of D/H.
+        locality: as for :class:`TiedL2Attention`.
         p: "mixed", 2 or ``math.inf``.
         scale: the Lipschitz constant left, in (0, 1). Its distance from 1 also covers the rounding of the
             forward pass, which no theorem about real numbers does.
@@ -62,10 +63,11 @@ class ContractiveL2Attention(TiedL2Attention):
         dropout: float = 0.0,
         fused: bool = True,
         columns: int = 1,
+        locality: float | None = None,
         p: Norm | str = "mixed",
         scale: float = 0.97,
     ):
-        super().__init__(width, heads, context=context, causal=causal, fused=fused, columns=columns)
+        super().__init__(width, heads, context=context, causal=causal, fused=fused, columns=columns, locality=locality)
         if not 0 < scale < 1:
             raise ValueError(f"scale must be in (0, 1), not {scale}")
         self.dropout = ContractiveDropout(dropout)
@@ -89,13 +91,13 @@ class ContractiveL2Attention(TiedL2Attention):
         )
         out = at_least_float32(self.out.weight).mT
         if self.p == "mixed":
-            bound = theorems.tied_l2_bound_mixed(query, maps, out, self.context, spectral.upper)
+            bound = theorems.tied_l2_bound_mixed(query, maps, out, self.context, spectral.upper, self.slope)
         elif self.p == 2:
-            bound = theorems.kim_bound_2(query, value, out, self.context, norm=spectral.upper)
+            bound = theorems.kim_bound_2(query, value, out, self.context, norm=spectral.upper, slope=self.slope)
         else:
             # Unlike the norms of `upper`, row sums leave no room for their own rounding and that of M_h.
             room = 1 + spectral.product_error(3 * query.shape[-2] + 8, query.dtype)
-            bound = theorems.kim_bound_inf(query, value, out, self.context) * room
+            bound = theorems.kim_bound_inf(query, value, out, self.context, slope=self.slope) * room
         vanishing = bound <= math.sqrt(torch.finfo(bound.dtype).tiny)
         return maps / torch.where(vanishing, torch.ones_like(bound), bound) * self.scale
 

@@ -14,6 +14,7 @@ from lipformer.functional.heads import check_heads, split_outputs
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.functional.tempered import attend, tempered_weights
 from lipformer.modules.attention.length import check_length
+from lipformer.modules.attention.locality import log_slopes
 from lipformer.modules.dropout import ContractiveDropout
 
 
@@ -39,10 +40,11 @@ class ContractiveL2BlocksAttention(nn.Module):
         fused: whether ``forward`` uses ``scaled_dot_product_attention`` by default.
         scale: the Lipschitz constant left, in (0, 1).
         temperature: initial tau of all heads, above 0.
+        locality: as for :class:`~lipformer.modules.attention.tied_l2.TiedL2Attention`.
 
     Raises:
-        ValueError: ``heads`` does not divide ``width``; ``scale`` or ``temperature`` out of range; in ``forward``,
-            a sequence longer than ``context``.
+        ValueError: ``heads`` does not divide ``width``; ``scale``, ``temperature`` or ``locality`` out of range; in
+            ``forward``, a sequence longer than ``context``.
 
     References: ours, docs/mathematics.md, 8.
     """
@@ -60,6 +62,7 @@ class ContractiveL2BlocksAttention(nn.Module):
         fused: bool = True,
         scale: float = 0.97,
         temperature: float = 1.0,
+        locality: float | None = None,
     ):
         super().__init__()
         check_heads(width, heads)
@@ -73,6 +76,7 @@ class ContractiveL2BlocksAttention(nn.Module):
         nn.init.orthogonal_(self.query.weight)
         orthogonal(self.query, orthogonal_map="cayley")
         self.value_map = nn.Parameter(torch.eye(d).repeat(heads, 1, 1))
+        self.log_slope = log_slopes(locality, heads, causal)
         self.log_temperature = nn.Parameter(torch.full((heads,), math.log(temperature)))
         self.dropout = ContractiveDropout(dropout)
 
@@ -86,7 +90,9 @@ class ContractiveL2BlocksAttention(nn.Module):
         check_length(x.shape[-2], self.context)
         fused = self.fused if fused is None else fused
         query, maps = self.factors()
-        y = attend(x, query, maps, self._out(query), self.log_temperature, causal=self.causal, fused=fused)
+        y = attend(
+            x, query, maps, self._out(query), self.log_temperature, causal=self.causal, fused=fused, slope=self.slope
+        )
         if self.dropout.p == 0 or not self.training:
             return self.dropout(y)
         # A mask of features mixes the heads' subspaces and may expand in the block norm; a mask of coordinates in
@@ -96,12 +102,18 @@ class ContractiveL2BlocksAttention(nn.Module):
 
     def attention_weights(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
         """Rows of the softmax; each sums to one."""
-        return tempered_weights(x, self.factors()[0], self.log_temperature, self.causal)
+        return tempered_weights(x, self.factors()[0], self.log_temperature, self.causal, self.slope)
+
+    @property
+    def slope(self) -> Float[Tensor, "H"] | None:
+        """Penalty of each head on the scores of past tokens, in score per token; None for none."""
+        return None if self.log_slope is None else self.log_slope.exp()
 
     def factors(self) -> tuple[Float[Tensor, "H D d"], Float[Tensor, "H d d"]]:
         """U_h, and V_h scale / (4c + 1)."""
-        bound = 4 * theorems.phi_inverse(self.context) + 1
-        return split_outputs(self.query.weight, self.heads), spectral.normalise(self.value_map) * (self.scale / bound)
+        bound = theorems.head_constant(self.context, self.slope)[..., None, None]
+        maps = spectral.normalise(self.value_map) * (self.scale / bound).to(self.value_map)
+        return split_outputs(self.query.weight, self.heads), maps
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Upper bound on the constant, in float64 and differentiable; at most sqrt(H) ``scale`` in the mixed norm.
@@ -114,19 +126,14 @@ class ContractiveL2BlocksAttention(nn.Module):
         length = self.context if length is None else length
         check_length(length, self.context)
         query, maps = (factor.double() for factor in self.factors())
-        theorem = {
-            2: theorems.tied_l2_bound_2,
-            math.inf: theorems.tied_l2_bound_inf,
-            "mixed": theorems.tied_l2_bound_mixed,
-        }[p]
-        bound = theorem(query, maps, self._out(query).mT, length)
+        bound = theorems.tied_l2_bound(query, maps, self._out(query).mT, length, p, self.slope)
         return (bound * self._dropout_constant(query, p)).nan_to_num(nan=math.inf, posinf=math.inf)
 
     def contraction_bound(self) -> Float[Tensor, ""]:
         """The bound in the block norm, below 1: of the U_h as they are computed, orthogonal up to rounding."""
         query, maps = (factor.double() for factor in self.factors())
         written = query.roll(-(self.heads // 2), 0)
-        bound = theorems.tied_l2_bound_blocks(query, maps, written, self.context)
+        bound = theorems.tied_l2_bound_blocks(query, maps, written, self.context, slope=self.slope)
         return (bound * self._dropout_constant(query, "block")).nan_to_num(nan=math.inf, posinf=math.inf)
 
     def _dropout_constant(self, query: Tensor, p: Norm | Literal["block"]) -> Tensor | float:

@@ -12,6 +12,7 @@ from lipformer.functional.heads import check_heads, split_outputs
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.functional.tempered import attend, tempered_weights
 from lipformer.modules.attention.length import check_length
+from lipformer.modules.attention.locality import log_slopes
 from lipformer.modules.dropout import ContractiveDropout
 
 
@@ -35,12 +36,12 @@ class ContractiveL2DecoupledAttention(nn.Module):
             (:class:`~lipformer.modules.dropout.ContractiveDropout`).
         fused: whether ``forward`` uses ``scaled_dot_product_attention`` by default.
         scale: the Lipschitz constant left, in (0, 1).
-        temperature: initial tau of all heads, above 0. The default starts with distances of about the size that
-            dot products have in scaled attention.
+        temperature: initial tau of all heads, above 0.
+        locality: as for :class:`~lipformer.modules.attention.tied_l2.TiedL2Attention`.
 
     Raises:
-        ValueError: ``heads`` does not divide ``width``; ``scale`` or ``temperature`` out of range; in ``forward``,
-            a sequence longer than ``context``.
+        ValueError: ``heads`` does not divide ``width``; ``scale``, ``temperature`` or ``locality`` out of range; in
+            ``forward``, a sequence longer than ``context``.
 
     References: ours, docs/mathematics.md, 8; the L2 head is Kim et al.'s, arXiv 2006.04710.
     """
@@ -58,6 +59,7 @@ class ContractiveL2DecoupledAttention(nn.Module):
         fused: bool = True,
         scale: float = 0.97,
         temperature: float = 1.0,
+        locality: float | None = None,
     ):
         super().__init__()
         check_heads(width, heads)
@@ -70,6 +72,7 @@ class ContractiveL2DecoupledAttention(nn.Module):
         self.query = nn.Linear(width, width, bias=False)
         self.value_map = nn.Parameter(torch.eye(d).repeat(heads, 1, 1))
         self.out = nn.Linear(width, width, bias=False)
+        self.log_slope = log_slopes(locality, heads, causal)
         self.log_temperature = nn.Parameter(torch.full((heads,), math.log(temperature)))
         self.dropout = ContractiveDropout(dropout)
         for linear in (self.query, self.out):
@@ -85,20 +88,25 @@ class ContractiveL2DecoupledAttention(nn.Module):
         check_length(x.shape[-2], self.context)
         fused = self.fused if fused is None else fused
         query, maps, out = self.factors()
-        mixed = attend(x, query, maps, out, self.log_temperature, causal=self.causal, fused=fused)
+        mixed = attend(x, query, maps, out, self.log_temperature, causal=self.causal, fused=fused, slope=self.slope)
         return self.dropout(mixed)
 
     def attention_weights(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
         """Rows of the softmax; each sums to one."""
-        return tempered_weights(x, self.factors()[0], self.log_temperature, self.causal)
+        return tempered_weights(x, self.factors()[0], self.log_temperature, self.causal, self.slope)
+
+    @property
+    def slope(self) -> Float[Tensor, "H"] | None:
+        """Penalty of each head on the scores of past tokens, in score per token; None for none."""
+        return None if self.log_slope is None else self.log_slope.exp()
 
     def factors(self) -> tuple[Float[Tensor, "H D d"], Float[Tensor, "H d d"], Float[Tensor, "D D"]]:
         """U_h, V_h scale / ((4c + 1) sqrt H), and O in ``nn.Linear`` layout."""
-        bound = (4 * theorems.phi_inverse(self.context) + 1) * math.sqrt(self.heads)
+        bound = theorems.head_constant(self.context, self.slope)[..., None, None] * math.sqrt(self.heads)
         query = spectral.normalise(split_outputs(self.query.weight, self.heads))
         return (
             query.to(self.query.weight.dtype),  # as the projection of tokens rounds it
-            spectral.normalise(self.value_map) * (self.scale / bound),
+            spectral.normalise(self.value_map) * (self.scale / bound).to(self.value_map),
             spectral.normalise(self.out.weight),
         )
 
@@ -115,12 +123,7 @@ class ContractiveL2DecoupledAttention(nn.Module):
         length = self.context if length is None else length
         check_length(length, self.context)
         query, maps, out = (factor.double() for factor in self.factors())
-        theorem = {
-            2: theorems.tied_l2_bound_2,
-            math.inf: theorems.tied_l2_bound_inf,
-            "mixed": theorems.tied_l2_bound_mixed,
-        }[p]
-        bound = theorem(query, maps, out.mT, length) * self.dropout.lipschitz_constant()
+        bound = theorems.tied_l2_bound(query, maps, out.mT, length, p, self.slope) * self.dropout.lipschitz_constant()
         return bound.nan_to_num(nan=math.inf, posinf=math.inf)
 
     def contraction_bound(self) -> Float[Tensor, ""]:

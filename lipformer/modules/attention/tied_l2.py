@@ -6,11 +6,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lipformer.bounds import theorems
-from lipformer.functional.attention import l2_scores, masked_softmax
+from lipformer.functional.attention import l2_scores, masked_softmax, penalise_distance
 from lipformer.functional.fused import fused_tied_l2
 from lipformer.functional.heads import check_heads, merge_heads, split_heads, split_outputs
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.functional.value_path import head_outputs, value_maps
+from lipformer.modules.attention.locality import log_slopes
 from lipformer.modules.attention.projection import projection
 from lipformer.modules.dropout import ContractiveDropout, Dropout
 
@@ -36,9 +37,13 @@ class TiedL2Attention(nn.Module):
         fused: whether ``forward`` uses ``scaled_dot_product_attention`` by default.
         columns: columns of W_h in units of D/H, so d = columns D/H. 2 gives the parameter count of untied
             attention; s is then sqrt(2 D/H), without which the theorem's constant would not hold.
+        locality: initial slope of the first head's penalty m_h (i - j) on the scores, in score per token; the other
+            heads' are smaller, down to 1/64 of it, and all are learned. Nearer tokens then count more, and the
+            constant is lower and does not grow with the length (``theorems.local_mass``). None for no penalty.
 
     Raises:
-        ValueError: ``heads`` does not divide ``width``, ``columns`` < 1, or ``dropout`` is outside [0, 1).
+        ValueError: ``heads`` does not divide ``width``, ``columns`` < 1, ``dropout`` is outside [0, 1), or
+            ``locality`` is not above 0 or goes with ``causal=False``.
 
     References: Kim, Papamakarios, Mnih 2021, sec. 3 and Theorem 3.2, arXiv 2006.04710.
     """
@@ -55,6 +60,7 @@ class TiedL2Attention(nn.Module):
         dropout: float = 0.0,
         fused: bool = True,
         columns: int = 1,
+        locality: float | None = None,
     ):
         super().__init__()
         check_heads(width, heads)
@@ -65,6 +71,7 @@ class TiedL2Attention(nn.Module):
         self.query = projection(width, columns * width)
         self.value = projection(width, width)
         self.out = projection(width, width)
+        self.log_slope = log_slopes(locality, heads, causal)
         self.dropout: Dropout | ContractiveDropout = Dropout(dropout)  # the other one where it contracts
 
     def forward(self, x: Float[Tensor, "*batch N D"], *, fused: bool | None = None) -> Float[Tensor, "*batch N D"]:
@@ -73,7 +80,8 @@ class TiedL2Attention(nn.Module):
         maps = self.value_maps()
         if fused:
             outputs = head_outputs(maps, self.out.weight)
-            return self.dropout(fused_tied_l2(x, self.query.weight, outputs, s=self.s, causal=self.causal))
+            mixed = fused_tied_l2(x, self.query.weight, outputs, s=self.s, causal=self.causal, slope=self.slope)
+            return self.dropout(mixed)
         values = split_heads(self.query(x), self.heads) @ maps.to(x.dtype)
         mixed = self.attention_weights(x).to(values.dtype) @ values
         return self.dropout(self.out(merge_heads(mixed)))
@@ -82,7 +90,13 @@ class TiedL2Attention(nn.Module):
         """Rows of the softmax; each sums to one."""
         origin = x[..., :1, :].detach()  # distances do not depend on it, their rounding does
         queries = split_heads(self.query(x - origin), self.heads)
-        return masked_softmax(l2_scores(queries, queries, self.s), self.causal)
+        scores = l2_scores(queries, queries, self.s)
+        return masked_softmax(scores if self.slope is None else penalise_distance(scores, self.slope), self.causal)
+
+    @property
+    def slope(self) -> Float[Tensor, "H"] | None:
+        """Penalty of each head on the scores of past tokens, in score per token; None for none."""
+        return None if self.log_slope is None else self.log_slope.exp()
 
     def value_maps(self) -> Float[Tensor, "H d v"]:
         """M_h = W_h^T W^V_h / s, at least in float32 whatever autocast says."""
@@ -103,12 +117,7 @@ class TiedL2Attention(nn.Module):
         query = split_outputs(self.query.weight.double(), self.heads)
         out = self.out.weight.double().mT
         maps = self._certified_maps()
-        if p == math.inf:
-            bound = theorems.tied_l2_bound_inf(query, maps, out, length)
-        elif p == 2:
-            bound = theorems.tied_l2_bound_2(query, maps, out, length)
-        else:
-            bound = theorems.tied_l2_bound_mixed(query, maps, out, length)
+        bound = theorems.tied_l2_bound(query, maps, out, length, p, self.slope)
         # Weights that are not finite have no constant; nan would pass as a bound in some comparisons.
         return (bound * self.dropout.lipschitz_constant()).nan_to_num(nan=math.inf, posinf=math.inf)
 

@@ -1,0 +1,29 @@
+"""The penalty on distance of an L2 attention layer: a learned slope for each head."""
+
+import torch
+from torch import nn
+
+RANGE = 64.0
+"""Ratio of the largest initial slope, the first head's, to the smallest, the last's."""
+
+
+def log_slopes(locality: float | None, heads: int, causal: bool) -> nn.Parameter | None:
+    """Logarithms of the initial slopes, geometrically spaced; None without a penalty.
+
+    Args:
+        locality: slope of the first head, above 0, in score per token; None for no penalty.
+        heads: H.
+        causal: whether attention is causal.
+
+    Raises:
+        ValueError: ``locality`` is not above 0, or attention is not causal (the fused form, and the constant, count
+            on past tokens only).
+    """
+    if locality is None:
+        return None
+    if not 0 < locality < float("inf"):
+        raise ValueError(f"locality must be above 0, or null for no penalty on distance, not {locality}")
+    if not causal:
+        raise ValueError("locality needs causal attention: take causal=True, or locality=None")
+    ratio = torch.linspace(0, 1, heads) if heads > 1 else torch.zeros(1)
+    return nn.Parameter((locality * RANGE**-ratio).log())
