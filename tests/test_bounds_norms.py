@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lipformer.bounds import theorems
 
 F64 = torch.float64
-WIDTHS = (1, 2, 3, 4, 5, 7, 16, 17, 40)
+WIDTHS = (1, 2, 3, 4, 7, 16, 57, 80)
 
 
 def layer_norm(gamma, eps):
@@ -65,7 +65,7 @@ def test_random_jacobians_obey(norm, p):
                 (), generator=generator, dtype=F64
             )
             gamma[0] *= 5
-            reached = steepest(norm(gamma, eps), tokens(generator, 300, width, eps), p)
+            reached = steepest(norm(gamma, eps), tokens(generator, 20 + 600 // width, width, eps), p)
             assert reached <= bound(norm, gamma, eps, p) * (1 + 1e-9)
 
 
@@ -123,7 +123,7 @@ def test_layer_norm_attains_the_inf_norm(width):
     constant = theorems.layer_norm_bound(gamma, eps, math.inf)
     assert best <= constant * (1 + 1e-12)
     assert best >= constant * (1 - 1e-5)
-    if width <= 16:
+    if width <= 57:
         assert constant.item() == pytest.approx(2 / math.sqrt(eps) * 2 * (width - 1) / width, rel=1e-12)
 
 
