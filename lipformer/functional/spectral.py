@@ -127,7 +127,7 @@ def upper(matrix: Float[Tensor, "*batch m n"], iterations: int = 6) -> Float[Ten
         return size * bound * (1 + 8 * torch.finfo(matrix.dtype).eps)
 
 
-def normalise(matrix: Float[Tensor, "*batch m n"], iterations: int = 6) -> Float[Tensor, "*batch m n"]:
+def normalise(matrix: Float[Tensor, "*batch m n"], iterations: int = 8) -> Float[Tensor, "*batch m n"]:
     r"""Divide by :func:`upper`: the 2-norm is then at most 1, and near it.
 
     A matrix whose norm is zero (or below the root of the smallest normal number, 1e-19 in float32) is returned as it

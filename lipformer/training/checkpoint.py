@@ -164,7 +164,7 @@ def _check_plain_parts(checkpoint: Mapping[str, Any], config: Mapping[str, Any])
     weights = checkpoint["state_dict"]
     if config["depth"] > len(weights):
         raise ValueError(f"depth {config['depth']} with {len(weights)} weights")
-    if config["width"] != (width := weights["model.embedding.weight"].shape[1]):
+    if config["width"] != (width := weights["model.head.weight"].shape[1]):
         raise ValueError(f"width {config['width']} with weights of width {width}")
 
 

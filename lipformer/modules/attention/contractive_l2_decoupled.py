@@ -12,7 +12,7 @@ from lipformer.functional.heads import check_heads, split_outputs
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.functional.tempered import attend, tempered_weights
 from lipformer.modules.attention.length import check_length
-from lipformer.modules.attention.locality import log_slopes
+from lipformer.modules.attention.locality import log_slopes, slopes
 from lipformer.modules.dropout import ContractiveDropout
 
 
@@ -98,7 +98,7 @@ class ContractiveL2DecoupledAttention(nn.Module):
     @property
     def slope(self) -> Float[Tensor, "H"] | None:
         """Penalty of each head on the scores of past tokens, in score per token; None for none."""
-        return None if self.log_slope is None else self.log_slope.exp()
+        return slopes(self.log_slope)
 
     def factors(self) -> tuple[Float[Tensor, "H D d"], Float[Tensor, "H d d"], Float[Tensor, "D D"]]:
         """U_h, V_h scale / ((4c + 1) sqrt H), and O in ``nn.Linear`` layout."""

@@ -1,10 +1,15 @@
 """The penalty on distance of an L2 attention layer: a learned slope for each head."""
 
+import math
+
 import torch
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 RANGE = 64.0
 """Ratio of the largest initial slope, the first head's, to the smallest, the last's."""
+LARGEST = 1e4
+"""Largest slope, in score per token: a finite number, for its product with a distance of zero."""
 
 
 def log_slopes(locality: float | None, heads: int, causal: bool) -> nn.Parameter | None:
@@ -21,9 +26,14 @@ def log_slopes(locality: float | None, heads: int, causal: bool) -> nn.Parameter
     """
     if locality is None:
         return None
-    if not 0 < locality < float("inf"):
+    if not 0 < locality < math.inf:
         raise ValueError(f"locality must be above 0, or null for no penalty on distance, not {locality}")
     if not causal:
         raise ValueError("locality needs causal attention: take causal=True, or locality=None")
     ratio = torch.linspace(0, 1, heads) if heads > 1 else torch.zeros(1)
     return nn.Parameter((locality * RANGE**-ratio).log())
+
+
+def slopes(log_slope: Float[Tensor, "H"] | None) -> Float[Tensor, "H"] | None:
+    """The slopes, kept finite: beyond `LARGEST` a token sees itself alone, whatever the slope."""
+    return None if log_slope is None else log_slope.clamp_max(math.log(LARGEST)).exp()

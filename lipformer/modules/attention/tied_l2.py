@@ -11,7 +11,7 @@ from lipformer.functional.fused import fused_tied_l2
 from lipformer.functional.heads import check_heads, merge_heads, split_heads, split_outputs
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.functional.value_path import head_outputs, value_maps
-from lipformer.modules.attention.locality import log_slopes
+from lipformer.modules.attention.locality import log_slopes, slopes
 from lipformer.modules.attention.projection import projection
 from lipformer.modules.dropout import ContractiveDropout, Dropout
 
@@ -96,7 +96,7 @@ class TiedL2Attention(nn.Module):
     @property
     def slope(self) -> Float[Tensor, "H"] | None:
         """Penalty of each head on the scores of past tokens, in score per token; None for none."""
-        return None if self.log_slope is None else self.log_slope.exp()
+        return slopes(self.log_slope)
 
     def value_maps(self) -> Float[Tensor, "H d v"]:
         """M_h = W_h^T W^V_h / s, at least in float32 whatever autocast says."""
