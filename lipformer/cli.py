@@ -57,9 +57,12 @@ def _evaluate(config: DictConfig, folder: Path) -> float:
     settings = validate(config)
     claim_folder(folder)
     with recorded(folder, "evaluate") as outcome:
-        from lipformer.training.evaluate import run_evaluation
+        if settings.study == "certify":
+            from lipformer.studies.certify import run_certify as evaluation
+        else:
+            from lipformer.training.evaluate import run_evaluation as evaluation
 
-        outcome.best = run_evaluation(settings, folder)
+        outcome.best = evaluation(settings, folder)
         return outcome.best
 
 

@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -70,22 +70,7 @@ def run_evaluation(settings: EvaluateConfig, folder: Path) -> float:
     sentences = sample(run.model, run.vocabulary, **generate)
     loader = data.val_dataloader() if split == "valid" else data.test_dataloader()
     measured = measure(run.model, loader, device=device, show_progress=sys.stdout.isatty())
-    nats, tokens = float(measured.compute()), int(measured.tokens)
-    if not math.isfinite(nats):
-        raise CheckpointError(f"{run.path}: the model predicts {nats} nats, its training diverged; use which=best")
-
-    prefix = METRIC_PREFIX[split]
-    metrics = {
-        f"{prefix}/nats_per_char": nats,
-        f"{prefix}/bits_per_char": bits(nats),
-        f"{prefix}/tokens": tokens,
-        "protocol": data.protocol(split),
-        "max_length": data.max_length,
-        "softmax_size": len(run.vocabulary),
-        "parameters": sum(p.numel() for p in run.model.parameters()),
-        "checkpoint": str(run.path),
-        "step": run.step,
-    }
+    metrics = figures_of(run, data, split, measured)
     write_metrics(folder, metrics)
     console = Console(width=None if sys.stdout.isatty() else WIDE)
     console.print(figures_table(run, split, metrics))
@@ -96,7 +81,30 @@ def run_evaluation(settings: EvaluateConfig, folder: Path) -> float:
         for number, sentence in enumerate(sentences, start=1):
             console.print(Text(f"{number:>{len(str(len(sentences)))}}  {sentence}"), soft_wrap=True)
     log.info("figures: %s", folder / "metrics.json")
-    return nats
+    return metrics[f"{METRIC_PREFIX[split]}/nats_per_char"]
+
+
+def figures_of(run: Run, data: CharDataModule, split: Split, measured: NatsPerChar) -> dict[str, Any]:
+    """Return what ``metrics.json`` says of a run on a split, and what it is a figure of.
+
+    Raises:
+        CheckpointError: the model predicts nan.
+    """
+    nats, tokens = float(measured.compute()), int(measured.tokens)
+    if not math.isfinite(nats):
+        raise CheckpointError(f"{run.path}: the model predicts {nats} nats, its training diverged; use which=best")
+    prefix = METRIC_PREFIX[split]
+    return {
+        f"{prefix}/nats_per_char": nats,
+        f"{prefix}/bits_per_char": bits(nats),
+        f"{prefix}/tokens": tokens,
+        "protocol": data.protocol(split),
+        "max_length": data.max_length,
+        "softmax_size": len(run.vocabulary),
+        "parameters": sum(p.numel() for p in run.model.parameters()),
+        "checkpoint": str(run.path),
+        "step": run.step,
+    }
 
 
 def open_split(run: Run, settings: EvaluateConfig) -> CharDataModule:
@@ -142,10 +150,15 @@ def measure(
         show_progress: draw a bar in the terminal.
     """
     total = NatsPerChar().to(device)
-    with Progress(transient=True) if show_progress else nullcontext() as progress:
-        for batch in progress.track(batches, description="evaluating") if progress else batches:
-            total.update(*sum_nats(model(batch.inputs.to(device)), batch.targets.to(device)))
+    for batch in tracked(batches, "evaluating", show_progress):
+        total.update(*sum_nats(model(batch.inputs.to(device)), batch.targets.to(device)))
     return total
+
+
+def tracked(batches: Iterable[Batch], doing: str, show_progress: bool) -> Iterator[Batch]:
+    """Pass the batches on, beside a bar in the terminal if it is to be shown."""
+    with Progress(transient=True) if show_progress else nullcontext() as progress:
+        yield from progress.track(batches, description=doing) if progress else batches
 
 
 def choose_device(accelerator: str) -> torch.device:

@@ -1,0 +1,1 @@
+"""One question a file, answered by ``python evaluate.py study=<name>``."""

@@ -1,0 +1,247 @@
+"""What is certain about a trained model, and what that buys: radii within which its predictions stay."""
+
+import csv
+import json
+import logging
+import math
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor
+
+from lipformer.bounds.certificate import Certificate, certify
+from lipformer.bounds.empirical import FromEmbedding, model_constants
+from lipformer.bounds.radii import attacked_radii, certified_radii
+from lipformer.config import EvaluateConfig
+from lipformer.data.collate import IGNORE, Batch, collate
+from lipformer.data.corpus import Split
+from lipformer.data.resumable_loader import ResumableLoader
+from lipformer.errors import UsageError
+from lipformer.figures import certified_share
+from lipformer.functional.sequence_norms import sequence_norm
+from lipformer.functional.spectral import Norm
+from lipformer.model import CharTransformer
+from lipformer.run_folder import write_metrics
+from lipformer.training.checkpoint import load_run
+from lipformer.training.evaluate import (
+    METRIC_PREFIX,
+    WIDE,
+    choose_device,
+    figures_of,
+    figures_table,
+    open_split,
+    tracked,
+)
+from lipformer.training.metrics import NatsPerChar, sum_nats
+
+log = logging.getLogger(__name__)
+
+ATTACKED = 16
+"""Sentences that are attacked, spread over the split."""
+ATTACK_RADII = np.geomspace(1e-3, 2, 16)
+"""Radii of the attacks, relative to the norm of the embedded sentences."""
+POINTS = 200
+"""Radii of the drawn curve."""
+SHARES = (1e-6, 1e-4, 1e-2, 1.0)
+"""Radii whose certified shares are metrics."""
+
+
+def run_certify(settings: EvaluateConfig, folder: Path) -> float:
+    """Certify a run, and with its certificate the predictions on a split; print tables, leave files in `folder`.
+
+    ``certificate.json`` (the rows and totals), ``metrics.json`` (the figures of a plain evaluation, and
+    ``certificate/<layer>/<p>``, ``certificate/trunk/<p>``, ``certificate/logits/<p>``), ``radii.csv`` (a row a
+    sentence), ``certified_share.csv`` and its figure.
+
+    All of it is computed in float64, certificate and predictions alike: a contractive layer divides by an upper bound
+    of itself that leaves room for the rounding of the precision it is computed in, and is another function in another.
+
+    Args:
+        settings: the validated configuration, with ``p`` and ``length``.
+        folder: of this evaluation.
+
+    Returns:
+        Nats per character.
+
+    Raises:
+        CheckpointError: as for a plain evaluation.
+        DataError: as for a plain evaluation.
+        UsageError: ``length`` is more than the model reads or less than a sentence has.
+    """
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    device = choose_device(settings.accelerator)
+    run = load_run(settings.checkpoint, which=settings.which, allow_targets=settings.allow_targets)
+    model = run.model.double().to(device)
+    try:
+        certificate = certify(model, settings.p, settings.length)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    data = open_split(run, settings)
+    split = cast(Split, settings.split)
+    loader = data.val_dataloader() if split == "valid" else data.test_dataloader()
+    longest = int(cast(Any, loader.dataset).lengths.max())
+    if longest > certificate.length:
+        raise UsageError(
+            f"length={certificate.length}: {split} has a sentence of {longest} tokens, beyond the certificate; take "
+            f"length={longest}, or leave such sentences out with max_length={certificate.length} (another protocol)"
+        )
+    log.info("certifying %s on %s", run.path, data.protocol(split))
+
+    radii, measured = certify_predictions(model, loader, certificate)
+    metrics = figures_of(run, data, split, measured)
+    local = measure_layers(model, loader, certificate.p)
+    every = np.concatenate(radii)
+    curve = share_curve(every, attack_predictions(model, loader, certificate.p))
+    name = str(certificate.p)
+    metrics |= {f"certificate/{row.name}/{name}": row.bound for row in certificate.rows}
+    metrics |= {f"certificate/trunk/{name}": certificate.trunk, f"certificate/logits/{name}": certificate.logits}
+    metrics |= {f"measured/{layer}/{name}": value for layer, value in local.items()}
+    metrics |= {f"radius/median/{name}": float(np.median(every))}
+    metrics |= {f"radius/share_{radius:g}/{name}": float(np.mean(every >= radius)) for radius in SHARES}
+
+    write_metrics(folder, metrics)
+    (folder / "certificate.json").write_text(json.dumps(certificate.to_plain(), indent=2) + "\n", encoding="utf-8")
+    _write_csv(
+        folder / "radii.csv",
+        ("sentence", "characters", "smallest_radius", "median_radius"),
+        [(number, len(row), row.min(), np.median(row)) for number, row in enumerate(radii, start=1)],
+    )
+    _write_csv(folder / "certified_share.csv", ("radius", "certified", "withstands_attack"), curve)
+    certified_share(
+        *zip(*curve, strict=True),
+        closest=closest_characters(model, certificate.p),
+        title=f"{run.config['name']}, {data.protocol(split)}",
+        movement=MOVEMENTS[certificate.p],
+        file=folder / "certified_share.png",
+    )
+
+    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    console.print(figures_table(run, split, metrics))
+    console.print(certificate_table(certificate, local))
+    console.print(radii_table(metrics, name))
+    if math.isinf(certificate.trunk):
+        log.info("there is no finite certificate of the trunk, so every certified radius is 0")
+    log.info("files: %s", folder)
+    return metrics[f"{METRIC_PREFIX[split]}/nats_per_char"]
+
+
+@torch.no_grad()
+def certify_predictions(
+    model: CharTransformer, loader: ResumableLoader, certificate: Certificate
+) -> tuple[list[np.ndarray], NatsPerChar]:
+    """Return the certified radius of each prediction, an array a sentence in the order of the split, and its nats."""
+    device = model.head.weight.device
+    measured = NatsPerChar().to(device)
+    radii: dict[int, np.ndarray] = {}
+    batches = tracked(loader, "certifying", sys.stdout.isatty())
+    for numbers, batch in zip(cast(Any, loader.batch_sampler), batches, strict=True):
+        logits = model(batch.inputs.to(device))
+        measured.update(*sum_nats(logits, batch.targets.to(device)))
+        found = certified_radii(logits, model.head.weight, certificate.trunk, certificate.p).cpu().numpy()
+        radii.update({number: row[:n] for number, row, n in zip(numbers, found, batch.lengths.tolist(), strict=True)})
+    return [radii[number] for number in sorted(radii)], measured
+
+
+def measure_layers(model: CharTransformer, loader: ResumableLoader, p: Norm) -> dict[str, float]:
+    """Measure each layer's constant at a sentence of median length: lower bounds, to hold the upper ones against."""
+    lengths = cast(Any, loader.dataset).lengths
+    median = int(np.argsort(lengths, kind="stable")[len(lengths) // 2])
+    batch = _batch(model, loader, [median])
+    constants = model_constants(model, batch.inputs, p, restarts=2, max_iterations=20)
+    return {name: constant.value.item() for name, constant in constants.items()}
+
+
+def attack_predictions(model: CharTransformer, loader: ResumableLoader, p: Norm) -> np.ndarray:
+    """Return the radius at which an attack changes each prediction of some sentences, inf where none did."""
+    count = len(cast(Any, loader.dataset))
+    batch = _batch(model, loader, np.linspace(0, count - 1, min(count, ATTACKED)).round().astype(int).tolist())
+    with torch.no_grad():
+        embedded = model.embed(batch.inputs)
+    radii = (ATTACK_RADII * sequence_norm(embedded, p).median().item()).tolist()
+    real = batch.targets != IGNORE
+    return attacked_radii(FromEmbedding(model), embedded, radii, p, attacked=real)[real].cpu().numpy()
+
+
+def share_curve(certified: np.ndarray, attacked: np.ndarray) -> list[tuple[float, float, float]]:
+    """Return rows of a radius, the share certified for it and the share that withstands an attack of it."""
+    drawn = [radii[(radii > 0) & np.isfinite(radii)] for radii in (certified, attacked)]
+    ends = np.concatenate(drawn)
+    if not len(ends):  # nothing was certified and nothing changed, or nothing ever can
+        ends = np.ones(1)
+    grid = np.geomspace(ends.min() / 2, ends.max() * 2, POINTS)
+    grid = np.union1d(grid, drawn[1])  # where the attacked share falls
+    return [(float(r), float(np.mean(certified >= r)), float(np.mean(attacked > r))) for r in grid]
+
+
+@torch.no_grad()
+def closest_characters(model: CharTransformer, p: Norm) -> float:
+    """Distance of the two characters that are embedded closest to each other."""
+    vectors = cast(Tensor, model.embedding.weight)
+    distances = torch.cdist(vectors, vectors, p=p if p == math.inf else 2).fill_diagonal_(math.inf)
+    return distances.min().item()
+
+
+def certificate_table(certificate: Certificate, measured: Mapping[str, float]) -> Table:
+    """Lay out the rows and totals, infinity in red, beside what was measured from below."""
+    title = f"Lipschitz certificate in the {NAMES[certificate.p]}, up to {certificate.length} tokens"
+    table = Table(title=title, caption="measured: at one sentence, a lower bound")
+    table.add_column("layer", no_wrap=True)
+    table.add_column("kind", no_wrap=True)
+    table.add_column("at most", justify="right", no_wrap=True)
+    table.add_column("measured", justify="right", no_wrap=True)
+    table.add_column("caveat", overflow="fold")
+    for row in certificate.rows:
+        part = row.role == "part"
+        name = Text(f"  {row.name.rpartition('.')[2]}" if part else row.name, style="dim" if part else "")
+        table.add_row(name, row.kind, _number(row.bound), _measured(measured, row.name), row.caveat)
+    table.add_section()
+    table.add_row("trunk", "", _number(certificate.trunk), _measured(measured, "trunk"), "embedded tokens to features")
+    table.add_row("logits", "", _number(certificate.logits), _measured(measured, "logits"), "embedded tokens to logits")
+    return table
+
+
+def radii_table(metrics: Mapping[str, Any], name: str) -> Table:
+    """Lay out how far embedded tokens may move before a prediction can change."""
+    table = Table(title="Certified predictions", show_header=False)
+    table.add_row("median radius", f"{metrics[f'radius/median/{name}']:.3g}")
+    for radius in SHARES:
+        table.add_row(
+            f"share with a radius of at least {radius:g}", f"{metrics[f'radius/share_{radius:g}/{name}']:.2%}"
+        )
+    return table
+
+
+def _batch(model: CharTransformer, loader: ResumableLoader, numbers: list[int]) -> Batch:
+    sentences, end_id = cast(Any, loader.dataset), cast(Any, loader.collate_fn).keywords["end_id"]
+    batch = collate([sentences[number] for number in numbers], end_id)
+    return Batch(*(tensor.to(model.head.weight.device) for tensor in batch))
+
+
+def _number(value: float) -> Text:
+    return Text("inf", style="bold red") if math.isinf(value) else Text(f"{value:.4g}")
+
+
+def _measured(measured: Mapping[str, float], name: str) -> str:
+    return f"{measured[name]:.4g}" if name in measured else ""
+
+
+def _write_csv(file: Path, header: tuple[str, ...], rows: list[tuple]) -> None:
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream)
+        writer.writerows([header, *rows])
+
+
+NAMES: dict[Norm, str] = {2: "2-norm", math.inf: "inf-norm", "mixed": "mixed norm"}
+MOVEMENTS: dict[Norm, str] = {
+    2: "movement of the embedded sentence (Euclidean, all tokens together)",
+    math.inf: "movement of each feature of each embedded token",
+    "mixed": "movement of each embedded token (Euclidean)",
+}
