@@ -6,6 +6,7 @@ Legend: J the Jacobian at x of a batch element's output by its own input; p, q d
 
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -56,9 +57,10 @@ def local_lipschitz(
 
     Alternately the best u for the present v (which norms J v) and the best v for this u (which norms J' u); the
     value never falls. In the 2-norm that is power iteration on J'J, which from almost every start leads to the
-    norm; in the other two it leads to a local maximum, hence several starts, in the outputs that random inputs move
-    most. Each value is attained by a v that is
-    returned: a lower bound of the local constant up to rounding, and so of the global one. Never a certificate.
+    norm, if at times past the second singular value, where it may seem to have arrived; in the other two it leads to
+    a local maximum. Hence several starts, for these two in the outputs that random inputs move most. Each value is
+    attained by a v that is returned: a lower bound of the local constant up to rounding, and so of the global one.
+    Never a certificate.
 
     The iteration has converged where what it would still gain, its last gain continued as a geometric series, is
     below ``tolerance`` *times the value*: a threshold on the gain itself would stop at once on a flat function and
@@ -75,7 +77,7 @@ def local_lipschitz(
         p: 2, ``math.inf`` or "mixed".
         tolerance: relative.
         max_iterations: of each start.
-        restarts: random starts; None for 1 in the 2-norm and 16 in the others.
+        restarts: random starts; None for 2 in the 2-norm and 16 in the others.
         start: one more v to start from; the value is at least ``|J v|_p / |v|_p`` of it.
         generator: of the random starts; None for one with a fixed seed.
 
@@ -86,7 +88,7 @@ def local_lipschitz(
     threshold on the squared value instead: code of Castin et al. 2024, arXiv 2312.14820.
     """
     p = parse_norm(p)
-    restarts = (1 if p == 2 else 16) if restarts is None else restarts
+    restarts = (2 if p == 2 else 16) if restarts is None else restarts
     if max_iterations < 1 or restarts < 1:
         raise ValueError(f"max_iterations={max_iterations} and restarts={restarts} must be at least 1")
     generator = torch.Generator().manual_seed(0) if generator is None else generator
@@ -116,8 +118,8 @@ def _starts(linear: Linearization, probes: list[Tensor], p: Norm) -> list[Float[
     sizes = (squares.sum(-1, keepdim=True) if p == "mixed" else squares).flatten(1)
     ranks = sizes.topk(min(len(probes), sizes.shape[1]), dim=1).indices
     starts = []
-    for image, best in zip(images, ranks.T, strict=False):
-        one_hot = torch.zeros_like(sizes).scatter_(1, best[:, None], 1.0)
+    for image, best in zip(images, itertools.cycle(ranks.split(1, dim=1)), strict=False):
+        one_hot = torch.zeros_like(sizes).scatter_(1, best, 1.0)
         shape = (*image.shape[:-1], 1) if p == "mixed" else image.shape
         starts.append(norming_functional(image * one_hot.reshape(shape), p))
     return starts

@@ -7,6 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lipformer.bounds.empirical.local import LocalConstant, local_lipschitz
+from lipformer.functional.explicit import explicit
 from lipformer.functional.spectral import Norm
 
 
@@ -42,7 +43,8 @@ class Head(nn.Module):
         mask = blocks.repeat(1, layer.out.in_features // layer.heads).flatten()
         handle = layer.out.register_forward_pre_hook(lambda _, joined: (joined[0] * mask,))
         try:
-            return layer(x)
+            with explicit(layer):  # the other path may join the heads elsewhere
+                return layer(x)
         finally:
             handle.remove()
 
