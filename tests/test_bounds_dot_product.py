@@ -69,7 +69,7 @@ def test_random_jacobians_obey():
 
 @pytest.mark.slow
 def test_thousands_of_random_jacobians_obey():
-    hold(cases=600, inputs=30)
+    hold(cases=200, inputs=20)
 
 
 def climb(p, causal, steps, attempts, length=4, width=2):
@@ -112,7 +112,7 @@ def test_ascent_does_not_exceed(p, causal):
 @pytest.mark.parametrize("causal", [True, False])
 def test_long_ascent_does_not_exceed(p, causal):
     for length, width in ((2, 1), (4, 2), (6, 3)):
-        climb(p, causal, steps=300, attempts=20, length=length, width=width)
+        climb(p, causal, steps=150, attempts=10, length=length, width=width)
 
 
 # --- what the pieces are for -----------------------------------------------------------------------------------
