@@ -2,6 +2,7 @@
 
 import json
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -9,6 +10,15 @@ from torch import nn
 
 import lipformer
 from lipformer.bounds.certificate import NOT_FINITE, certify
+from lipformer.functional.sequence_norms import sequence_norm
+from lipformer.model import CharTransformer
+from lipformer.modules.attention import TiedL2Attention
+from lipformer.modules.embedding import TokenEmbedding
+from lipformer.modules.feedforward import FeedForward
+from lipformer.modules.linear import dense
+from lipformer.modules.norms import LayerNorm, NoNorm
+from lipformer.modules.position import LearnedPosition
+from lipformer.modules.residual import PostNorm, PreNorm
 
 NORMS = (2, math.inf, "mixed")
 
@@ -122,6 +132,38 @@ def test_totals_are_never_below_a_linear_models_norm(model, p):
     certificate = certify(model, p)
     assert torch.linalg.matrix_norm(trunk, order) <= certificate.trunk
     assert torch.linalg.matrix_norm(logits, order) <= certificate.logits
+
+
+@pytest.mark.parametrize("p", NORMS)
+@pytest.mark.parametrize("residual", [PostNorm, PreNorm])
+def test_the_real_models_own_bound_is_the_same_and_holds(p, residual):
+    """Against pairs of sequences near and far, trunk and logits."""
+    torch.manual_seed(0)
+    model = CharTransformer(
+        5,
+        width=4,
+        heads=2,
+        depth=2,
+        context=6,
+        attention=TiedL2Attention,
+        norm=partial(LayerNorm, eps=1.0) if residual is PreNorm else NoNorm,
+        residual=residual,
+        feedforward=partial(FeedForward, activation="gelu"),
+        position=LearnedPosition,
+        embedding=TokenEmbedding,
+        linear=dense,
+    ).double()
+    certificate = certify(model, p)
+    assert certificate.trunk == pytest.approx(model.lipschitz_bound(p).item(), rel=1e-9)
+    assert math.isfinite(certificate.trunk)
+    x = torch.randn(64, 6, 4, dtype=torch.float64)
+    for size in (1e-4, 1.0):
+        y = x + size * torch.randn_like(x)
+        moved = sequence_norm(x - y, p)
+        features = model.trunk(x) - model.trunk(y)
+        logits = model.head(model.trunk(x)) - model.head(model.trunk(y))
+        assert (sequence_norm(features, p) <= certificate.trunk * moved).all()
+        assert (sequence_norm(logits, p) <= certificate.logits * moved).all()
 
 
 def test_one_chain_of_aligned_maps_attains_its_total():

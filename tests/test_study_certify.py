@@ -134,7 +134,7 @@ def test_infinity_is_red():
     rows = (Row("blocks.0.attention", "PostNorm", math.inf, "trunk", ""), Row("head", "Linear", 2.0, "head", ""))
     console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=200)
     console.print(certificate_table(Certificate(rows, math.inf, math.inf, 2, 8), {}))
-    assert re.findall(r"\x1b\[1;31m(.*?)\x1b", console.file.getvalue()) == ["inf", "inf", "inf"]
+    assert re.findall(r"\x1b\[1;31m *(.*?)\x1b", console.file.getvalue()) == ["inf", "inf", "inf"]
 
 
 def test_figures_are_those_of_a_plain_evaluation(study):
