@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from lipformer.bounds.compose import compose
 from lipformer.functional.spectral import Norm
@@ -55,8 +56,8 @@ class CharTransformer(nn.Module):
         feedforward: called as ``feedforward(width, dropout=)`` once a block.
         position: called as ``position(context, channels)``, with the channels that the embedding fills.
         embedding: called as ``embedding(vocabulary_size, width)``; fills ``embedding_dim`` channels, the first ones.
-        linear: called as ``linear(module)`` for each ``nn.Linear`` of the blocks, once they are built; may
-            parametrise its weight.
+        linear: called as ``linear(module)`` for each ``nn.Linear`` of the blocks, once they are built, but for those
+            whose weight is already computed from another (a contraction may rest on it); may parametrise its weight.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class CharTransformer(nn.Module):
         ]
         self.blocks = nn.Sequential(*blocks)
         for module in list(self.blocks.modules()):  # a list: parametrising adds modules
-            if isinstance(module, nn.Linear):
+            if isinstance(module, nn.Linear) and not is_parametrized(module):
                 linear(module)
         normalised = all(block.feedforward.normalises_output for block in blocks)
         self.final_norm: Any = nn.Identity() if normalised else norm(width)

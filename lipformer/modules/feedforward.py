@@ -5,6 +5,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lipformer.bounds import theorems
+from lipformer.bounds.compose import compose
 from lipformer.functional import spectral
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.modules.dropout import ContractiveDropout, Dropout
@@ -51,7 +52,7 @@ class FeedForward(nn.Module):
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Product of the constants of the parts; the length does not matter."""
         expand, contract = (theorems.linear_bound(linear.weight, p) for linear in (self.expand, self.contract))
-        return contract * self.slope * expand * self.dropout.lipschitz_constant()
+        return compose(expand, self.slope, contract, self.dropout.lipschitz_constant())
 
 
 class ContractiveFeedForward(FeedForward):
@@ -84,6 +85,8 @@ class ContractiveFeedForward(FeedForward):
             raise ValueError(f"scale must be in (0, 1), not {scale}")
         self.dropout = ContractiveDropout(dropout)
         self.scale = scale
+        for linear in (self.expand, self.contract):
+            nn.init.orthogonal_(linear.weight)  # all singular values 1: the division costs no direction anything
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Map each token by itself."""
@@ -100,7 +103,7 @@ class ContractiveFeedForward(FeedForward):
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Product of the constants of the parts as they are used; the length does not matter."""
         expand, contract = (theorems.linear_bound(factor, p) for factor in self.factors())
-        return contract * self.slope * expand * self.dropout.lipschitz_constant()
+        return compose(expand, self.slope, contract, self.dropout.lipschitz_constant())
 
     def contraction_bound(self) -> Float[Tensor, ""]:
         """The bound for Euclidean tokens, in which the branch contracts."""

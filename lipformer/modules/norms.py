@@ -10,7 +10,8 @@ from lipformer.bounds import theorems
 from lipformer.functional.spectral import Norm, parse_norm
 
 SMALLEST_STD = 1e-6
-"""Below it a channel of the first batch counts as empty: there is nothing to amplify but rounding."""
+"""Below it, in units of its mean where that exceeds 1, a channel of the first batch counts as empty: there is nothing
+to amplify but rounding."""
 
 
 class LayerNorm(nn.LayerNorm):
@@ -105,12 +106,13 @@ class CenterNorm(nn.Module):
 class ActNorm(nn.Module):
     r"""A learned scale and shift of each feature that start by normalising the first training batch.
 
-    .. math:: y = s \odot x + \beta, \qquad s = \min(e^{\ell}, s_{max})
+    .. math:: y = s \odot x + \beta, \qquad s = e^{\min(\ell,\, \log s_{max})}
 
     The first batch seen in train mode sets scale and shift so that each feature has zero mean and unit variance over
-    its tokens (of all ranks, where training is distributed); never in eval mode, and never again: ``initialised`` is
-    in the state dict. Unlike the other norms it is linear and a bijection, and it amplifies a feature that is small
-    throughout, such as a contractive branch's output in a channel that is otherwise blank.
+    its tokens, padding among them (of all ranks, where training is distributed); never in eval mode, and never again:
+    ``initialised`` is in the state dict. A batch that is not finite sets nothing. Unlike the other norms it is linear
+    and a bijection, and it amplifies a feature that is small throughout, such as a contractive branch's output in a
+    channel that is otherwise blank.
 
     Shape: ``(B, N, D) -> (B, N, D)``.
 
@@ -147,20 +149,22 @@ class ActNorm(nn.Module):
 
     def scale(self) -> Float[Tensor, "D"]:
         """The factor of each feature, positive."""
-        scale = self.log_scale.exp()
-        return scale if self.max_scale is None else scale.clamp_max(self.max_scale)
+        return self._limited_log_scale().exp()
+
+    def _limited_log_scale(self) -> Tensor:
+        return self.log_scale if self.max_scale is None else self.log_scale.clamp_max(math.log(self.max_scale))
 
     @torch.no_grad()
     def _initialise(self, x: Tensor) -> None:
         tokens = x.detach().flatten(0, -2).double()
-        sums = torch.stack([torch.full_like(tokens[:1].sum(0), len(tokens)), tokens.sum(0), tokens.square().sum(0)])
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.all_reduce(sums)
-        count, total, squares = sums
-        mean = total / count
-        std = (squares / count - mean.square()).clamp_min(0).sqrt()
-        filled = std > SMALLEST_STD
+        count = _sum_over_ranks(torch.ones_like(tokens).sum(0))
+        mean = _sum_over_ranks(tokens.sum(0)) / count
+        std = (_sum_over_ranks((tokens - mean).square().sum(0)) / count).sqrt()
+        if not std.isfinite().all():
+            return
+        filled = std > SMALLEST_STD * mean.abs().clamp_min(1)
         self.log_scale.copy_(torch.where(filled, -std.clamp_min(SMALLEST_STD).log(), 0.0))
+        self.log_scale.copy_(self._limited_log_scale())  # beyond the limit no gradient would ever reach it
         self.bias.copy_(-mean * self.scale())
         self.initialised.fill_(True)
 
@@ -170,7 +174,7 @@ class ActNorm(nn.Module):
 
     def log_det(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B"]:
         """Return log|det dy/dx| of each sequence."""
-        return (x.shape[1] * self.scale().log().sum()).expand(len(x))
+        return (x.shape[1] * self._limited_log_scale().sum()).expand(len(x))
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """The largest scale, `theorems.act_norm_bound`; the length does not matter."""
@@ -215,6 +219,12 @@ def _normalised_radius(weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return the radius of tokens that have a Euclidean norm of at most sqrt(D) before scale and shift."""
     radius = math.sqrt(len(weight)) * weight.double().abs().amax()
     return radius if bias is None else radius + torch.linalg.vector_norm(bias.double())
+
+
+def _sum_over_ranks(share: Tensor) -> Tensor:
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.all_reduce(share)
+    return share
 
 
 def _unbounded(weight: Tensor) -> Tensor:

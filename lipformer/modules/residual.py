@@ -193,9 +193,10 @@ class ConvexResidual(Residual):
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Take the mean of token and branch, then normalise."""
-        return self.norm(torch.lerp(x, self.branch(x), self.logit.sigmoid().to(x.dtype)))
+        return self.norm(x + self.logit.sigmoid() * (self.branch(x) - x))
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Lip(norm) (1 - a + a Lip(f))."""
-        mean = convex(self.logit.double().sigmoid(), 1.0, self.branch.lipschitz_bound(p, length))
+        share, branch = self.logit.double().sigmoid(), self.branch.lipschitz_bound(p, length)
+        mean = math.inf if share.isnan() else convex(share, 1.0, branch)
         return compose(mean, self.norm.lipschitz_bound(p, length))

@@ -67,8 +67,8 @@ def tied_l2_bound_mixed(
 
     References: none; ours, docs/mathematics.md, 3 and 8.
     """
-    heads = head_constant(length, slope) * norm(query) * norm(value_map)
-    return norm(out) * _root_sum_squares(heads)
+    heads = norm(query) * norm(value_map)
+    return norm(out) * _root_sum_squares(heads * head_constant(length, slope).to(heads))
 
 
 def tied_l2_bound_2(
@@ -107,7 +107,7 @@ def tied_l2_bound_inf(
     """
     d = query.shape[-1]
     heads = spectral.inf_norm(query.mT) * spectral.inf_norm(value_map.mT)
-    heads = heads * (4 * row_distance(length, slope) * math.sqrt(d) + 1)
+    heads = heads * (4 * row_distance(length, slope) * math.sqrt(d) + 1).to(heads)
     return spectral.inf_norm(out.mT) * heads.amax()
 
 
@@ -137,7 +137,7 @@ def tied_l2_bound_blocks(
 
     References: none; ours, docs/mathematics.md, 8.
     """
-    value_map = value_map * head_constant(length, slope)[..., None, None]
+    value_map = value_map * head_constant(length, slope)[..., None, None].to(value_map)
     return block_norm(value_map[:, None] @ written.mT[:, None] @ query, norm)
 
 
@@ -181,7 +181,7 @@ def kim_bound_inf(
     d = query.shape[-1]
     s = math.sqrt(d) if s is None else s
     heads = spectral.inf_norm(query) * spectral.inf_norm(query.mT) * spectral.inf_norm(value.mT)
-    heads = heads * ((4 * row_distance(length, slope) * math.sqrt(d) + 1) / s)
+    heads = heads * ((4 * row_distance(length, slope) * math.sqrt(d) + 1) / s).to(heads)
     return spectral.inf_norm(out.mT) * heads.amax()
 
 
@@ -206,8 +206,8 @@ def kim_bound_2(
     References: after Kim et al. 2021, Theorem 3.2, arXiv 2006.04710; proved in docs/mathematics.md, 3.
     """
     s = math.sqrt(query.shape[-1]) if s is None else s
-    heads = head_constant(length, slope) * norm(query).square() * norm(value)
-    return math.sqrt(length) / s * norm(out) * _root_sum_squares(heads)
+    heads = norm(query).square() * norm(value)
+    return math.sqrt(length) / s * norm(out) * _root_sum_squares(heads * head_constant(length, slope).to(heads))
 
 
 def _root_sum_squares(heads: Tensor) -> Tensor:

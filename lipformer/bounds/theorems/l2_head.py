@@ -55,8 +55,11 @@ def mean_distance(mass: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         for _ in range(5):
             c = c / (1 + c) * (1 + (x / c).log())
         c = torch.where(x > 0, c, torch.zeros_like(c))
-    # A last Newton step for the convex c e^c - x ends at or above the root, with the inverse function's gradient.
-    return c + (x - c * c.exp()) / ((1 + c) * c.exp())
+    # Newton's steps for the convex c e^c - x end at or above the root. Differentiated through, the first has the
+    # inverse function's first derivative, the second, as errors are squared, its second and third as well.
+    for _ in range(2):
+        c = c + (x - c * c.exp()) / ((1 + c) * c.exp())
+    return c
 
 
 def local_mass(slope: Float[Tensor, "H"], length: int) -> Float[Tensor, "H"]:

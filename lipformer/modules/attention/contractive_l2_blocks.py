@@ -6,7 +6,6 @@ from typing import Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.utils.parametrizations import orthogonal
 
 from lipformer.bounds import theorems
 from lipformer.functional import spectral
@@ -16,6 +15,7 @@ from lipformer.functional.tempered import attend, tempered_weights
 from lipformer.modules.attention.length import check_length
 from lipformer.modules.attention.locality import log_slopes, slopes
 from lipformer.modules.dropout import ContractiveDropout
+from lipformer.modules.orthogonal import orthogonal
 
 
 class ContractiveL2BlocksAttention(nn.Module):
@@ -72,9 +72,7 @@ class ContractiveL2BlocksAttention(nn.Module):
             raise ValueError(f"temperature must be above 0, not {temperature}")
         self.heads, self.context, self.causal, self.fused, self.scale = heads, context, causal, fused, scale
         d = width // heads
-        self.query = nn.Linear(width, width, bias=False)
-        nn.init.orthogonal_(self.query.weight)
-        orthogonal(self.query, orthogonal_map="cayley")
+        self.query = orthogonal(nn.Linear(width, width, bias=False))
         self.value_map = nn.Parameter(torch.eye(d).repeat(heads, 1, 1))
         self.log_slope = log_slopes(locality, heads, causal)
         self.log_temperature = nn.Parameter(torch.full((heads,), math.log(temperature)))
@@ -112,8 +110,8 @@ class ContractiveL2BlocksAttention(nn.Module):
     def factors(self) -> tuple[Float[Tensor, "H D d"], Float[Tensor, "H d d"]]:
         """U_h, and V_h scale / (4c + 1)."""
         bound = theorems.head_constant(self.context, self.slope)[..., None, None]
-        maps = spectral.normalise(self.value_map) * (self.scale / bound).to(self.value_map)
-        return split_outputs(self.query.weight, self.heads), maps
+        maps = spectral.normalise(self.value_map)
+        return split_outputs(self.query.weight, self.heads), maps * (self.scale / bound).to(maps)
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Upper bound on the constant, in float64 and differentiable; at most sqrt(H) ``scale`` in the mixed norm.

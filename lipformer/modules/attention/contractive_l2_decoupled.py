@@ -104,9 +104,10 @@ class ContractiveL2DecoupledAttention(nn.Module):
         """U_h, V_h scale / ((4c + 1) sqrt H), and O in ``nn.Linear`` layout."""
         bound = theorems.head_constant(self.context, self.slope)[..., None, None] * math.sqrt(self.heads)
         query = spectral.normalise(split_outputs(self.query.weight, self.heads))
+        maps = spectral.normalise(self.value_map)
         return (
             query.to(self.query.weight.dtype),  # as the projection of tokens rounds it
-            spectral.normalise(self.value_map) * (self.scale / bound).to(self.value_map),
+            maps * (self.scale / bound).to(maps),
             spectral.normalise(self.out.weight),
         )
 

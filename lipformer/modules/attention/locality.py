@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 RANGE = 64.0
 """Ratio of the largest initial slope, the first head's, to the smallest, the last's."""
-LARGEST = 1e4
-"""Largest slope, in score per token: a finite number, for its product with a distance of zero."""
+LARGEST = 100.0
+"""Largest slope, in score per token: small beside the largest number of every precision, also times a distance."""
 
 
 def log_slopes(locality: float | None, heads: int, causal: bool) -> nn.Parameter | None:
@@ -35,5 +35,5 @@ def log_slopes(locality: float | None, heads: int, causal: bool) -> nn.Parameter
 
 
 def slopes(log_slope: Float[Tensor, "H"] | None) -> Float[Tensor, "H"] | None:
-    """The slopes, kept finite: beyond `LARGEST` a token sees itself alone, whatever the slope."""
+    """The slopes, kept finite: from `LARGEST` on a token sees itself alone, to e^-100, whatever the slope."""
     return None if log_slope is None else log_slope.clamp_max(math.log(LARGEST)).exp()
