@@ -12,6 +12,7 @@ from programs import start_train, train, write_text
 from lipformer.errors import DivergedError, UsageError
 from lipformer.training import schedules
 from lipformer.training.build import factory
+from lipformer.training.checkpoint import load_run
 from lipformer.training.module import LanguageModule, parameter_groups
 from lipformer.training.run import build_trainer
 
@@ -176,8 +177,10 @@ def test_training_by_epochs_sees_each_sentence_so_often(epochs, tmp_path, monkey
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["tokens"] == epochs * tokens
 
 
-@pytest.mark.parametrize("group", ["attention", "norm", "residual", "feedforward", "position", "optimizer", "schedule"])
-def test_every_shipped_choice_trains(group, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "group", ["attention", "norm", "residual", "feedforward", "position", "linear", "optimizer", "schedule"]
+)
+def test_every_shipped_choice_trains_and_loads_again(group, tmp_path, monkeypatch):
     from lipformer.config import conf_dir
 
     text = write_text(tmp_path / "text.txt")
@@ -185,6 +188,8 @@ def test_every_shipped_choice_trains(group, tmp_path, monkeypatch):
         folder = tmp_path / choice
         assert train(monkeypatch, f"data.train={text}", f"{group}={choice}", f"hydra.run.dir={folder}") == 0, choice
         assert math.isfinite(json.loads((folder / "metrics.json").read_text())["best/val/nats_per_char"])
+        run = load_run(folder)
+        assert run.model(torch.tensor([[run.vocabulary.end_id]])).isfinite().all(), choice
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
