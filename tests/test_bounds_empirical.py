@@ -326,7 +326,7 @@ def test_what_has_no_heads_is_refused():
 def test_model_constants_are_of_each_part_at_the_input_it_gets(residual):
     model = language_model(residual=residual, norm=RMSNorm)
     ids = torch.randint(11, (2, 6), generator=torch.Generator().manual_seed(1))
-    found = model_constants(model, ids, tolerance=1e-6)
+    found = model_constants(model, ids, tolerance=1e-5)
     parts = ["", ".branch", ".norm"]
     names = [f"blocks.{i}.{name}{part}" for i in (0, 1) for name in ("attention", "feedforward") for part in parts]
     assert list(found) == [*names, "final_norm", "trunk", "logits"]
@@ -345,7 +345,7 @@ def test_model_constants_are_of_each_part_at_the_input_it_gets(residual):
         ),
     }
     for name, full in expected.items():
-        torch.testing.assert_close(found[name].value, NORMS[2](full).detach(), rtol=1e-3, atol=0)
+        torch.testing.assert_close(found[name].value, NORMS[2](full).detach(), rtol=2e-3, atol=0)
 
 
 # --- ratios, ascent, constructions ------------------------------------------------------------------------------
