@@ -21,8 +21,9 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-demo: $(READY)  ## Train the default model for a few minutes, then print test figures and three sentences
-	$(BIN)/python train.py name=demo hydra.run.dir=$(DEMO)
+demo: $(READY)  ## Train an invertible model for a few minutes, then print its test figures, certificate and three sentences
+	$(BIN)/python train.py experiment=certified name=demo hydra.run.dir=$(DEMO)
+	$(BIN)/python evaluate.py checkpoint=$(DEMO) split=test study=certify
 	$(BIN)/python evaluate.py checkpoint=$(DEMO) split=test generate.samples=3
 
 test: $(READY)  ## Run the tests

@@ -1,0 +1,48 @@
+"""Table of finished runs: attention, norm, contraction, valid nats per character, certified constant of the trunk.
+
+    python bench/contraction.py <run folder> [<run folder> ...]
+
+Runs that differ in their seed alone share a row: their figures stand side by side. The constant is the one in the
+mixed norm, of the last checkpoint, for the context trained with.
+"""
+
+import argparse
+import json
+from collections import defaultdict
+from pathlib import Path
+
+from lipformer import certify, load_run
+
+MODEL = ("attention", "norm", "residual", "feedforward", "embedding")
+
+
+def describe(group: dict) -> str:
+    """Name a choice by its class and the options in which runs of this table may differ."""
+    name = group["_target_"].rpartition(".")[2]
+    options = [f"{key}={group[key]}" for key in ("p", "locality", "filled", "max_scale") if group.get(key) is not None]
+    return " ".join([name, *options])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="+", type=Path)
+    rows = defaultdict(list)
+    for folder in parser.parse_args().folders:
+        run = load_run(folder, which="last")
+        metrics = json.loads((folder / "metrics.json").read_text())
+        config = run.config
+        key = (config["depth"], config["width"], metrics["tokens"], *(describe(config[group]) for group in MODEL))
+        constant = certify(run.model, p="mixed").trunk
+        rows[key].append((config["seed"], metrics["val/nats_per_char"], constant, metrics["tokens_per_second"]))
+    print("| depth, width | tokens | " + " | ".join(MODEL) + " | valid nats/char (seeds) | trunk, mixed | tokens/s |")
+    print("|" + "---|" * (5 + len(MODEL)))
+    for (depth, width, tokens, *model), runs in sorted(rows.items(), key=lambda row: (row[0][0], min(row[1])[1])):
+        runs.sort()
+        nats, constants, rates = (
+            ", ".join(form.format(run[i]) for run in runs) for i, form in ((1, "{:.4f}"), (2, "{:.2g}"), (3, "{:,.0f}"))
+        )
+        print(f"| {depth}, {width} | {tokens:,} | {' | '.join(model)} | {nats} | {constants} | {rates} |")
+
+
+if __name__ == "__main__":
+    main()
