@@ -21,6 +21,8 @@ from torch import Tensor, nn
 
 from lipformer.modules.attention import (
     ContractiveL2Attention,
+    ContractiveL2BlocksAttention,
+    ContractiveL2DecoupledAttention,
     DotProductAttention,
     L2Attention,
     TiedL2Attention,
@@ -32,6 +34,8 @@ KINDS = {
     "tied_l2, explicit": (TiedL2Attention, {"fused": False}),
     "tied_l2_matched": (TiedL2Attention, {"columns": 2}),
     "contractive_l2": (ContractiveL2Attention, {}),
+    "contractive_l2_decoupled": (ContractiveL2DecoupledAttention, {"locality": 1.0}),
+    "contractive_l2_blocks": (ContractiveL2BlocksAttention, {"locality": 1.0}),
     "l2": (L2Attention, {}),
 }
 TARGETS = {("tied_l2", "dot_product"): 1.1, ("tied_l2", "tied_l2, explicit"): 0.5}

@@ -2,7 +2,9 @@
 
     python bench/branch_gain.py [--length 288 --batch 4 --seed 0]
 
-Gain: rms(f(X)) / rms(X) for X ~ N(0, 1), causal, Glorot-uniform weights. float64, so that nothing is lost to rounding.
+Gain: rms(f(X)) / rms(X) for X ~ N(0, 1), causal. float64, so that nothing is lost to rounding. First table: Kim's
+weights, Glorot-uniform. Second: the layers that normalise each factor, as they start (temperature 1 / 16), without and
+with the penalty on distance.
 """
 
 import argparse
@@ -13,7 +15,12 @@ from torch import Tensor
 
 from lipformer.bounds import theorems
 from lipformer.functional.heads import split_outputs
-from lipformer.modules.attention import ContractiveL2Attention, TiedL2Attention
+from lipformer.modules.attention import (
+    ContractiveL2Attention,
+    ContractiveL2BlocksAttention,
+    ContractiveL2DecoupledAttention,
+    TiedL2Attention,
+)
 
 SHAPES = [(512, 8), (256, 8), (128, 4)]
 
@@ -49,6 +56,17 @@ def main() -> None:
             divided.load_state_dict(layer.state_dict())
             gains.append(rms(divided(x)) / rms(x))
         print(f"| {width}, {heads} | " + " | ".join(f"{value:.2g}" for value in (*cells, *gains)) + " |")
+    print("\n| width, heads | decoupled | blocks | decoupled, locality 1 | blocks, locality 1 |")
+    print("|---|---|---|---|---|")
+    for width, heads in SHAPES:
+        gains = []
+        for locality in (None, 1.0):
+            for kind in (ContractiveL2DecoupledAttention, ContractiveL2BlocksAttention):
+                torch.manual_seed(options.seed)
+                layer = kind(width, heads, context=options.length, temperature=1 / 16, locality=locality).double()
+                x = torch.randn(options.batch, options.length, width, dtype=torch.float64)
+                gains.append(rms(layer(x)) / rms(x))
+        print(f"| {width}, {heads} | " + " | ".join(f"{value:.2g}" for value in gains) + " |")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,15 @@ from lipformer.training.build import build_model, factory
 from lipformer.training.metrics import sum_nats
 from lipformer.training.module import parameter_groups
 
-KINDS = ("dot_product", "l2", "tied_l2", "tied_l2_matched", "contractive_l2")
+KINDS = (
+    "dot_product",
+    "l2",
+    "tied_l2",
+    "tied_l2_matched",
+    "contractive_l2",
+    "contractive_l2_decoupled",
+    "contractive_l2_blocks",
+)
 SYMBOLS = 50
 
 
