@@ -1,5 +1,6 @@
 """The README's commands and code do what it says."""
 
+import ast
 import re
 import shlex
 import subprocess
@@ -45,6 +46,24 @@ def test_python_examples_run():
     assert examples
     for example in examples:
         exec(compile(example, "README.md", "exec"), {})
+
+
+def test_the_layers_work_in_a_model_of_ones_own(tmp_path):
+    (example,) = re.findall(r"## In your own model\n.*?```python\n(.*?)```", TEXT, re.DOTALL)
+    assert example.count("\n") <= 20
+    frameworks = "\nimport sys; print([name for name in ('hydra', 'pytorch_lightning') if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", "import torch; torch.manual_seed(0)\n" + example + frameworks],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    (look, step), error, imported = map(ast.literal_eval, done.stdout.splitlines())
+    assert 0 < step < 1 < look  # one is Lipschitz, the other a contraction
+    assert error < 1e-4
+    assert imported == []
 
 
 def test_every_group_and_choice_is_named():
