@@ -74,7 +74,7 @@ def test_train_evaluate_resume_and_load(folder, monkeypatch, capsys):
     for command in [command for command in COMMANDS if "<run folder>" in command]:
         assert run_here(monkeypatch, typed(command, folder / "run")) == 0, command
         without_permission = [argument for argument in typed(command, folder / "run") if "allow" not in argument]
-        assert run_here(monkeypatch, without_permission) == 1
+        assert run_here(monkeypatch, without_permission) == 2
         assert "allow_targets=[my_package]" in capsys.readouterr().err
     assert run_here(monkeypatch, [*typed(penalised), "hydra.run.dir=penalised"]) == 0
     assert "train/regularizer" in (folder / "penalised" / "metrics.csv").read_text()

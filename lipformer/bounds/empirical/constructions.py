@@ -26,7 +26,7 @@ def two_clusters(layer: Any, length: int, *, head: int = 0) -> Float[Tensor, "1 
         length: N.
         head: h.
 
-    References: Kim et al. 2021, Theorem 3.2 (where its proof is tight), arXiv 2006.04710; docs/mathematics.md.
+    References: Kim et al. 2021, Theorem 3.2 (where its proof is tight), arXiv 2006.04710; docs/mathematics.md, 18.
     """
     weight = split_outputs(layer.query.weight, layer.heads)[head]
     left, singular, _ = torch.linalg.svd(weight, full_matrices=False)

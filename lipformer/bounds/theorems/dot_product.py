@@ -5,7 +5,7 @@ Legend, in the layout of ``x W``: N tokens, D width, H heads, v columns of a val
 a token; a_h = |A_h|_2.
 
 The layer is F(X) = [P^1 X W^V_1, ..., P^H X W^V_H] W^O with P^h = softmax(X A_h X^T), each token seeing all or, if
-causal, itself and what came before. Without a limit on the tokens it is not Lipschitz. Proofs: docs/mathematics.md.
+causal, itself and what came before. Without a limit on the tokens it is not Lipschitz. Proofs: docs/mathematics.md, 12.
 """
 
 import math
@@ -105,8 +105,8 @@ def dot_product_local_bound(
     Returns:
         One bound per input, float64.
 
-    References: ours, docs/mathematics.md. A bound out of :math:`\max_i \|A^\top x_i\|_2` alone, as in code that goes
-    with arXiv 2312.14820, lacks the last term and is false.
+    References: ours, docs/mathematics.md, 12. A bound out of :math:`\max_i \|A^\top x_i\|_2` alone, as in code that
+    goes with arXiv 2312.14820, lacks the last term and is false.
     """
     score_map, value = score_map.double(), value.double()
     tokens = x.double().unsqueeze(-3)  # (..., 1, N, D), against the heads

@@ -16,7 +16,7 @@ def combine_heads(constants: Float[Tensor, "*batch H"], out: Float[Tensor, "E D"
         constants: L_h, of each head.
         out: W^O, used as ``y W^O``; its E rows belong to the heads in turn, W^O_h to head h.
 
-    References: none; ours, docs/mathematics.md.
+    References: none; ours, docs/mathematics.md, 12.
     """
     blocks = out.unflatten(0, (constants.shape[-1], -1))
     together = spectral.exact(out) * torch.linalg.vector_norm(constants, dim=-1)

@@ -6,7 +6,7 @@ s (d x d_v); s the divisor of the squared distances, sqrt(d) unless said otherwi
 
 The layer is F(X) = [P^1 X W_1 M_1, ..., P^H X W_H M_H] W^O with P^h = softmax(-|x_i W_h - x_j W_h|^2 / s),
 the same as Kim's [P^h X A_h W^V_h]_h W^O with A_h = W_h W_h^T / s. All bounds hold under any mask that
-leaves each token itself to attend to, the causal one among them. Proofs: docs/mathematics.md.
+leaves each token itself to attend to, the causal one among them. Proofs: docs/mathematics.md, 1 to 3 and 8.
 
 Functions that need a 2-norm take it as ``norm``: :func:`lipformer.functional.spectral.exact` (default) for a
 certificate, ``spectral.upper`` for a divisor that is differentiated through.

@@ -4,7 +4,7 @@ Legend: D width, gamma the learned scale, C = I - 11^T / D the projection that s
 on each token by itself, so the constants in the 2-norm and in the mixed norm are those of one token's Euclidean
 norm, and the one in the inf-norm is that of its max-norm. A layer without a learned scale passes ones.
 
-A scale that is not finite has the constant infinity. Proofs: docs/mathematics.md.
+A scale that is not finite has the constant infinity. Proofs: docs/mathematics.md, 10.
 """
 
 import math
@@ -33,7 +33,7 @@ def layer_norm_bound(weight: Float[Tensor, "D"], eps: float, p: Norm) -> Float[T
         p: 2, ``math.inf`` or "mixed".
 
     References: the 2-norm with max\|gamma\| instead is Kim et al. 2021, sec. 4, arXiv 2006.04710; the exact
-    constants are ours, docs/mathematics.md.
+    constants are ours, docs/mathematics.md, 10.
     """
     gamma = weight.double()
     width = gamma.shape[-1]
@@ -54,7 +54,7 @@ def rms_norm_bound(weight: Float[Tensor, "D"], eps: float, p: Norm) -> Float[Ten
     with h as in :func:`layer_norm_bound`; h = 1 up to D = 4. Both are attained, the 2-norm by a token of zeros.
     Arguments as there.
 
-    References: ours, docs/mathematics.md.
+    References: ours, docs/mathematics.md, 10.
     """
     gamma = weight.double()
     growth = 1.0

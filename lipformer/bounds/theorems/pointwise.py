@@ -24,7 +24,7 @@ def activation_bound(name: str) -> float:
     Raises:
         ValueError: another name.
 
-    References: ours, docs/mathematics.md.
+    References: ours, docs/mathematics.md, 11.
     """
     if name not in _SLOPES:
         raise ValueError(f"no Lipschitz constant is known for the activation {name!r}, only for {', '.join(_SLOPES)}")

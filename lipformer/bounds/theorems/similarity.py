@@ -11,7 +11,7 @@ p = inf, with w_hc the part of column c of W^O that meets head h, by
 
 .. math:: \mathrm{Lip}_\infty(F) \le \max_c \sum_h \|w_{hc}\|_2\, L_h .
 
-All bounds hold under any mask that leaves each token something to attend to. Proofs: docs/mathematics.md.
+All bounds hold under any mask that leaves each token something to attend to. Proofs: docs/mathematics.md, 14.
 """
 
 import math
@@ -57,7 +57,7 @@ def sigmoid_bound_on_ball(
         length: N, or the longest attended span.
         p: 2, ``math.inf`` or "mixed".
 
-    References: ours, docs/mathematics.md. The layer: Ramapuram et al. 2024, arXiv 2409.04431.
+    References: ours, docs/mathematics.md, 14. The layer: Ramapuram et al. 2024, arXiv 2409.04431.
     """
     form = query @ key.mT / math.sqrt(query.shape[-1])
     reach = spectral.exact(form) * radius**2
@@ -100,7 +100,7 @@ def qk_norm_bound_on_ball(
         length: N, or the longest attended span.
         p: 2, ``math.inf`` or "mixed".
 
-    References: ours, docs/mathematics.md. The layer: Dehghani et al. 2023, arXiv 2302.05442.
+    References: ours, docs/mathematics.md, 14. The layer: Dehghani et al. 2023, arXiv 2302.05442.
     """
     gain = query_gain.abs().amax() * key_gain.abs().amax() / math.sqrt(eps)
     spread = gain * radius * spectral.exact(value)
@@ -137,7 +137,7 @@ def cosine_bound(
         length: N, or the longest attended span.
         p: 2, ``math.inf`` or "mixed".
 
-    References: ours, docs/mathematics.md. The layer: Qi et al. 2023, arXiv 2304.09856.
+    References: ours, docs/mathematics.md, 14. The layer: Qi et al. 2023, arXiv 2304.09856.
     """
     heads = _softmax_heads(query, key, value, temperature.abs(), length, p)
     return _side_by_side(gain.abs() / math.sqrt(eps) * heads, out, p)
@@ -159,7 +159,7 @@ def elu_kernel_bound_on_ball(
 
     with rho as in :func:`cosine_bound` and arguments as in :func:`sigmoid_bound_on_ball`.
 
-    References: ours, docs/mathematics.md. The layer: Katharopoulos et al. 2020, arXiv 2006.16236.
+    References: ours, docs/mathematics.md, 14. The layer: Katharopoulos et al. 2020, arXiv 2006.16236.
     """
     scores = sum(_from_tokens(weight, p) * (radius * spectral.exact(weight)).exp() for weight in (query, key))
     heads = _from_tokens(value, p) + 2 * radius * spectral.exact(value) * scores
@@ -185,7 +185,7 @@ def relu_kernel_bound_on_ball(
     with rho as in :func:`cosine_bound`. Where no feature of a query is positive the denominator is eps alone, and the
     constant is really of the order N / eps. Arguments as in :func:`sigmoid_bound_on_ball`; eps above zero.
 
-    References: ours, docs/mathematics.md.
+    References: ours, docs/mathematics.md, 14.
     """
     similarity = _from_tokens(query, p) * spectral.exact(key) + spectral.exact(query) * _from_tokens(key, p)
     heads = _from_tokens(value, p) + 2 * length * radius**2 / eps * spectral.exact(value) * similarity

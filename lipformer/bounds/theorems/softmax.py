@@ -1,7 +1,7 @@
 r"""The Jacobian of softmax, diag(p) - p p^T, and what its norm says of an attention layer at one input.
 
 Legend: p a row of n attention weights, p_(k) its k-th largest, P all rows of a head; the layer as in
-:mod:`lipformer.bounds.theorems.dot_product`. Proofs: docs/mathematics.md.
+:mod:`lipformer.bounds.theorems.dot_product`. Proofs: docs/mathematics.md, 13.
 """
 
 import math
@@ -66,7 +66,7 @@ def softmax_jacobian_norm(weights: Float[Tensor, "*batch n"]) -> Float[Tensor, "
     Returns:
         One norm per row, in the rows' precision. Differentiable once: a second derivative raises.
 
-    References: ours, docs/mathematics.md; the iteration is of the kind of Bunch, Nielsen, Sorensen 1978.
+    References: ours, docs/mathematics.md, 13; the iteration is of the kind of Bunch, Nielsen, Sorensen 1978.
     """
     return _JacobianNorm.apply(at_least_float32(weights))
 
@@ -108,7 +108,7 @@ def softmax_block_bound_centered(
     then :func:`combine_heads`. The mean may be taken off because :math:`(\mathrm{diag}(p) - pp^\top) 1 = 0`.
     Arguments and result as there.
 
-    References: ours, docs/mathematics.md.
+    References: ours, docs/mathematics.md, 13.
     """
     tokens, weights, score_map, value = _attend(x, score_map, value, causal)
     centered = tokens - tokens.mean(-2, keepdim=True)

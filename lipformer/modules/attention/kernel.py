@@ -39,7 +39,7 @@ class KernelAttention(nn.Module):
             outside [0, 1).
 
     References: Katharopoulos et al. 2020, arXiv 2006.16236 (ELU + 1, the linear form). For both as a remedy of
-        instability see docs/mathematics.md.
+        instability see docs/mathematics.md, 14.
     """
 
     caveat = "not Lipschitz: weights of a fixed token meet values without limit"
