@@ -19,6 +19,7 @@ from lipformer.errors import UsageError
 from lipformer.generate import sample
 from lipformer.model import CharTransformer
 from lipformer.modules.attention import DotProductAttention
+from lipformer.modules.embedding import TokenEmbedding
 from lipformer.modules.feedforward import FeedForward
 from lipformer.modules.linear import dense
 from lipformer.modules.norms import LayerNorm
@@ -143,6 +144,7 @@ def test_batches_change_rounding_only():
         residual=PreNorm,
         feedforward=FeedForward,
         position=LearnedPosition,
+        embedding=TokenEmbedding,
         linear=dense,
     ).eval()
     for parameter in model.parameters():
