@@ -4,6 +4,7 @@ A new kind of layer is one row. ``build(width=, context=, causal=, dropout=)`` m
 heads, no context or no order of tokens ignore what they do not need.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from lipformer.functional.spectral import Norm
 from lipformer.modules.attention import (
     ContractiveL2Attention,
+    ContractiveL2BlocksAttention,
+    ContractiveL2DecoupledAttention,
     CosineAttention,
     DotProductAttention,
     KernelAttention,
@@ -22,7 +25,10 @@ from lipformer.modules.attention import (
     SigmoidAttention,
     TiedL2Attention,
 )
+from lipformer.modules.feedforward import ContractiveFeedForward, FeedForward, NoFeedForward
 from lipformer.modules.linear import sigma_reparam
+from lipformer.modules.norms import ActNorm, CenterNorm, LayerNorm, NoNorm, RMSNorm
+from lipformer.modules.residual import ConvexResidual, InvertibleResidual, PostNorm, PreNorm, WeightedResidual
 
 ALL_NORMS: tuple[Norm, ...] = (2, math.inf, "mixed")
 
@@ -47,6 +53,8 @@ class Kind:
     """For a kind that is not Lipschitz: a layer and inputs whose Jacobian grows without limit."""
     ball: bool = False
     """Has a finite bound for tokens of bounded norm, ``lipschitz_bound_on_ball(radius, p, length)``, in all norms."""
+    climbs: bool = True
+    """Its Jacobian depends on tokens or weights."""
 
 
 def attention(kind: type[nn.Module], heads: int = 2, **keywords) -> Callable[..., nn.Module]:
@@ -54,6 +62,31 @@ def attention(kind: type[nn.Module], heads: int = 2, **keywords) -> Callable[...
 
     def build(width: int = 4, context: int = 6, causal: bool = True, dropout: float = 0.0) -> nn.Module:
         return kind(width, heads, context=context, causal=causal, dropout=dropout, **keywords).double().eval()
+
+    return build
+
+
+def causal_only(build: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
+    """Return a factory of the same kind that is causal whatever is asked for, as a penalty on distance has to be."""
+    return lambda *arguments, **keywords: build(*arguments, **{**keywords, "causal": True})
+
+
+def token_wise(kind: type[nn.Module], **keywords) -> Callable[..., nn.Module]:
+    """Return a factory of a norm or a feed-forward branch."""
+
+    def build(width: int = 4, context: int = 6, causal: bool = True, dropout: float = 0.0) -> nn.Module:
+        return kind(width, **keywords).double().eval()
+
+    return build
+
+
+def residual(
+    kind: type[nn.Module], branch: Callable[..., nn.Module], norm: Callable[[int], nn.Module], **keywords
+) -> Callable[..., nn.Module]:
+    """Return a factory of a branch in its residual."""
+
+    def build(width: int = 4, context: int = 6, causal: bool = True, dropout: float = 0.0) -> nn.Module:
+        return kind(branch(width, context, causal, dropout), norm, width, **keywords).double().eval()
 
     return build
 
@@ -152,5 +185,94 @@ KINDS = [
             contracts={p: 0.97},
         )
         for p in ALL_NORMS
+    ),
+    Kind(
+        "tied_l2_local",
+        causal_only(attention(TiedL2Attention, locality=0.5)),
+        equivariant=False,
+        lipschitz=ALL_NORMS,
+    ),
+    *(
+        Kind(
+            f"contractive_l2_{p}_local",
+            causal_only(attention(ContractiveL2Attention, p=p, locality=0.5)),
+            equivariant=False,
+            lipschitz=ALL_NORMS,
+            contracts={p: 0.97},
+        )
+        for p in ALL_NORMS
+    ),
+    Kind(
+        "contractive_l2_decoupled",
+        attention(ContractiveL2DecoupledAttention),
+        lipschitz=ALL_NORMS,
+        contracts={"mixed": 0.97},
+    ),
+    Kind(
+        "contractive_l2_decoupled_local",
+        causal_only(attention(ContractiveL2DecoupledAttention, locality=0.5)),
+        equivariant=False,
+        lipschitz=ALL_NORMS,
+        contracts={"mixed": 0.97},
+    ),
+    Kind("contractive_l2_blocks", attention(ContractiveL2BlocksAttention), lipschitz=ALL_NORMS),
+    Kind(
+        "contractive_l2_blocks_local",
+        causal_only(attention(ContractiveL2BlocksAttention, locality=0.5)),
+        equivariant=False,
+        lipschitz=ALL_NORMS,
+    ),
+    # An eps that tokens of size one can get near, for the attacks.
+    Kind("layer_norm", token_wise(LayerNorm, eps=0.1), fused=False, lipschitz=ALL_NORMS),
+    Kind("rms_norm", token_wise(RMSNorm, eps=0.1), fused=False, lipschitz=ALL_NORMS),
+    Kind("center_norm", token_wise(CenterNorm), fused=False, lipschitz=ALL_NORMS),
+    Kind("act_norm", token_wise(ActNorm, max_scale=10), fused=False, lipschitz=ALL_NORMS),
+    Kind("no_norm", token_wise(NoNorm), fused=False, lipschitz=ALL_NORMS, climbs=False),
+    Kind("relu", token_wise(FeedForward, activation="relu"), fused=False, lipschitz=ALL_NORMS),
+    Kind("gelu", token_wise(FeedForward, activation="gelu"), fused=False, lipschitz=ALL_NORMS),
+    Kind(
+        "contractive_feedforward",
+        token_wise(ContractiveFeedForward, activation="gelu"),
+        fused=False,
+        lipschitz=ALL_NORMS,
+        contracts={2: 0.97, "mixed": 0.97},
+    ),
+    Kind(
+        "no_feedforward",
+        token_wise(NoFeedForward),
+        fused=False,
+        lipschitz=ALL_NORMS,
+        contracts=dict.fromkeys(ALL_NORMS, 0.0),
+        climbs=False,
+    ),
+    *(
+        Kind(name, residual(kind, branch, norm, **keywords), fused=False, lipschitz=ALL_NORMS)
+        for name, kind, branch, norm, keywords in [
+            ("post_norm", PostNorm, attention(TiedL2Attention, fused=False), functools.partial(LayerNorm, eps=0.1), {}),
+            ("pre_norm", PreNorm, attention(TiedL2Attention, fused=False), RMSNorm, {}),
+            (
+                "pre_norm_dot_product",
+                PreNorm,
+                attention(DotProductAttention, fused=False),
+                functools.partial(LayerNorm, eps=0.1),
+                {},
+            ),
+            (
+                "invertible_decoupled",
+                InvertibleResidual,
+                attention(ContractiveL2DecoupledAttention, fused=False),
+                functools.partial(ActNorm, max_scale=10),
+                {},
+            ),
+            (
+                "invertible_blocks",
+                InvertibleResidual,
+                attention(ContractiveL2BlocksAttention, fused=False),
+                NoNorm,
+                {},
+            ),
+            ("weighted", WeightedResidual, attention(TiedL2Attention, fused=False), CenterNorm, {"layers": 3}),
+            ("convex", ConvexResidual, attention(ContractiveL2Attention, fused=False), NoNorm, {"layers": 3}),
+        ]
     ),
 ]

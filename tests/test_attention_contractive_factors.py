@@ -1,7 +1,6 @@
 """Contraction by normalised factors: in the mixed norm (decoupled), in the norm of head blocks (blocks)."""
 
 import math
-from itertools import pairwise
 
 import pytest
 import torch
@@ -108,14 +107,17 @@ def test_temperature_is_free(kind, locality):
     generator = torch.Generator().manual_seed(3)
     layer = build(kind, locality=locality)
     bound, x = layer.contraction_bound(), random_tokens(generator, 12)
-    outputs = []
     for _ in range(8):
         with torch.no_grad():
             layer.log_temperature.copy_((12 * torch.rand(2, generator=generator) - 6) * math.log(10))
         assert layer.contraction_bound() == bound
         assert contraction_norm(layer, jacobian(layer, x).detach()).max() <= bound * (1 + 1e-9)
-        outputs.append(layer(x).detach())
-    assert all((one - two).norm() > 1e-3 * one.norm() for one, two in pairwise(outputs))
+    near, outputs = torch.randn(2, TOKENS, WIDTH, dtype=F64), []
+    for log_temperature in (-14.0, 14.0):
+        with torch.no_grad():
+            layer.log_temperature.fill_(log_temperature)
+            outputs.append(layer(near))
+    assert (outputs[0] - outputs[1]).norm() > 0.1 * outputs[1].norm()
 
 
 def test_blocks_attain_their_constant_but_for_c():
@@ -137,7 +139,7 @@ def test_each_head_writes_where_the_one_half_a_turn_on_reads():
             layer.value_map.zero_()[head] = torch.eye(2)
         written = (layer(x) @ head_basis(layer)).unflatten(-1, (4, 2)).square().sum((0, 1, 3)).sqrt()
         assert written[(head + 2) % 4] > 0.01
-        assert (written.sum() - written[(head + 2) % 4]) < 1e-12
+        assert (written.sum() - written[(head + 2) % 4]) < 1e-6  # orthogonal as float32 has it
 
 
 @LOCALITY
