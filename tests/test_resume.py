@@ -80,6 +80,25 @@ def test_interrupted_and_continued_equals_uninterrupted(
     assert before == after, "the continued run's own folder is left alone"
 
 
+def test_what_is_no_weight_is_continued_too(text, tmp_path, monkeypatch):
+    """Singular vectors, bases of orthogonal heads, that norms have been set, the noise of a regularizer."""
+    parts = (
+        "attention=contractive_l2_blocks",
+        "feedforward=contractive",
+        "norm=act_norm",
+        "residual=invertible",
+        "linear=sigma_reparam",
+        "regularizer=jacobian",
+        f"data.train={text}",
+    )
+    assert train(monkeypatch, *RUN, *parts, f"hydra.run.dir={tmp_path / 'whole'}") == 0
+    with monkeypatch.context() as patch:
+        interrupt_at(4, patch)
+        assert train(patch, *RUN, *parts, f"hydra.run.dir={tmp_path / 'first'}") == 130
+    assert train(monkeypatch, f"resume={tmp_path / 'first'}", f"hydra.run.dir={tmp_path / 'second'}") == 0
+    assert_equal_ends(tmp_path / "whole", tmp_path / "second")
+
+
 def test_an_error_in_a_validation_does_not_spoil_the_figures(text, uninterrupted, tmp_path, monkeypatch):
     original = LanguageModule.validation_step
 

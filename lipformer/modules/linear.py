@@ -71,8 +71,8 @@ class SigmaReparam(nn.Module):
         wide = at_least_float32(weight)
         right = nn.functional.normalize(wide.mT @ self._direction(wide), dim=0)
         left = wide @ right
-        if left.any():  # a weight of zeros, or u in the null space of W^T, leaves u as it is
-            self.u.copy_(nn.functional.normalize(left, dim=0))
+        # A weight of zeros, or u in the null space of W^T, leaves u as it is.
+        self.u.copy_(torch.where(left.any(), nn.functional.normalize(left, dim=0), self.u))
 
     def _direction(self, like: Tensor) -> Tensor:
         """Return u as a unit vector also where it was rounded to half precision."""
