@@ -42,6 +42,11 @@ def _one_of(key: str, value: Any, choices: tuple) -> None:
     _require(value in choices, key, value, "one of " + ", ".join(map(str, choices)))
 
 
+def _check_norm(key: str, value: Any) -> None:
+    known = value == "mixed" or (not isinstance(value, (bool, str)) and value in (2, math.inf))
+    _require(known, key, value, "one of mixed, 2, inf")
+
+
 @dataclass
 class Factory:
     """A class and its options; called once for each place in the model where it is needed."""
@@ -86,8 +91,7 @@ class ContractiveL2Config(TiedL2Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = self.p == "mixed" or (not isinstance(self.p, (bool, str)) and self.p in (2, math.inf))
-        _require(known, "attention.p", self.p, "one of mixed, 2, inf")
+        _check_norm("attention.p", self.p)
         _require(0 < self.scale < 1, "attention.scale", self.scale, "above 0 and below 1")
 
 
@@ -492,8 +496,7 @@ class EvaluateConfig:
         _one_of("accelerator", self.accelerator, ("auto", "cpu", "gpu"))
         _require(self.threads is None or self.threads > 0, "threads", self.threads, "above 0, or null")
         _require(self.study in (None, *STUDIES), "study", self.study, f"{', '.join(STUDIES)}, or null")
-        known = self.p == "mixed" or (not isinstance(self.p, (bool, str)) and self.p in (2, math.inf))
-        _require(known, "p", self.p, "one of mixed, 2, inf")
+        _check_norm("p", self.p)
         _require(self.length is None or self.length >= 1, "length", self.length, "at least 1, or null")
         alone = self.study is None or self.generate.samples == 0
         _require(alone, "generate.samples", self.generate.samples, f"0 with study={self.study}")
@@ -505,12 +508,12 @@ SCHEMAS: dict[str, type] = {
     "attention/plain": AttentionConfig,
     "attention/tied_l2": TiedL2Config,
     "attention/contractive_l2": ContractiveL2Config,
+    "attention/contractive_factors": ContractiveFactorsConfig,
     "attention/sigmoid": SigmoidConfig,
     "attention/kernel": KernelConfig,
     "attention/qk_norm": QKNormConfig,
     "attention/cosine": CosineAttentionConfig,
     "norm/scaled": NormConfig,
-    "attention/contractive_factors": ContractiveFactorsConfig,
     "norm/act_norm": ActNormConfig,
     "residual/layered": LayeredResidualConfig,
     "embedding/embedding": EmbeddingConfig,
