@@ -31,17 +31,17 @@ def main() -> None:
         run = load_run(folder, which="last")
         metrics = json.loads((folder / "metrics.json").read_text())
         config = run.config
-        key = (config["depth"], config["width"], metrics["tokens"], *(describe(config[group]) for group in MODEL))
+        key = (config["depth"], config["width"], metrics["steps"], *(describe(config[group]) for group in MODEL))
         constant = certify(run.model, p="mixed").trunk
         rows[key].append((config["seed"], metrics["val/nats_per_char"], constant, metrics["tokens_per_second"]))
-    print("| depth, width | tokens | " + " | ".join(MODEL) + " | valid nats/char (seeds) | trunk, mixed | tokens/s |")
+    print("| depth, width | steps | " + " | ".join(MODEL) + " | valid nats/char (seeds) | trunk, mixed | tokens/s |")
     print("|" + "---|" * (5 + len(MODEL)))
-    for (depth, width, tokens, *model), runs in sorted(rows.items(), key=lambda row: (row[0][0], min(row[1])[1])):
+    for (depth, width, steps, *model), runs in sorted(rows.items(), key=lambda row: (row[0][0], min(row[1])[1])):
         runs.sort()
         nats, constants, rates = (
             ", ".join(form.format(run[i]) for run in runs) for i, form in ((1, "{:.4f}"), (2, "{:.2g}"), (3, "{:,.0f}"))
         )
-        print(f"| {depth}, {width} | {tokens:,} | {' | '.join(model)} | {nats} | {constants} | {rates} |")
+        print(f"| {depth}, {width} | {steps:,} | {' | '.join(model)} | {nats} | {constants} | {rates} |")
 
 
 if __name__ == "__main__":
