@@ -55,6 +55,8 @@ class Kind:
     """Has a finite bound for tokens of bounded norm, ``lipschitz_bound_on_ball(radius, p, length)``, in all norms."""
     climbs: bool = True
     """Its Jacobian depends on tokens or weights."""
+    combined: bool = False
+    """Of parts that have rows of their own: ascended in the slow suite alone."""
 
 
 def attention(kind: type[nn.Module], heads: int = 2, **keywords) -> Callable[..., nn.Module]:
@@ -199,6 +201,7 @@ KINDS = [
             equivariant=False,
             lipschitz=ALL_NORMS,
             contracts={p: 0.97},
+            combined=True,
         )
         for p in ALL_NORMS
     ),
@@ -246,7 +249,7 @@ KINDS = [
         climbs=False,
     ),
     *(
-        Kind(name, residual(kind, branch, norm, **keywords), fused=False, lipschitz=ALL_NORMS)
+        Kind(name, residual(kind, branch, norm, **keywords), fused=False, lipschitz=ALL_NORMS, combined=True)
         for name, kind, branch, norm, keywords in [
             ("post_norm", PostNorm, attention(TiedL2Attention, fused=False), functools.partial(LayerNorm, eps=0.1), {}),
             ("pre_norm", PreNorm, attention(TiedL2Attention, fused=False), RMSNorm, {}),

@@ -247,7 +247,7 @@ LAWS: list[tuple[Callable[[Kind], None], Callable[[Kind], bool]]] = [
     (derivatives_are_right, lambda kind: kind.climbs),
     (bounds_are_tensors, lambda kind: True),
     (bound_exceeds_random_jacobians, lambda kind: bool(kind.lipschitz)),
-    (bound_withstands_ascent, lambda kind: bool(kind.lipschitz) and kind.climbs),
+    (bound_withstands_ascent, lambda kind: bool(kind.lipschitz) and kind.climbs and not kind.combined),
     (bound_withstands_large_moves, lambda kind: bool(kind.lipschitz)),
     (bound_withstands_large_weights, lambda kind: bool(kind.lipschitz)),
     (ball_bound_exceeds_jacobians, lambda kind: kind.ball),
