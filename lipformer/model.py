@@ -26,6 +26,9 @@ class TransformerBlock(nn.Module):
         feedforward: the token-wise branch in its residual.
     """
 
+    chain = ("attention", "feedforward")
+    """What it applies, one after the other: a certificate has a row for each."""
+
     def __init__(self, attention: nn.Module, feedforward: nn.Module):
         super().__init__()
         self.attention: Any = attention  # Any: torch types attributes of modules as tensors
@@ -177,8 +180,9 @@ class CharTransformer(nn.Module):
         """
         total = x.new_zeros(len(x))
         for layer in self._bijections():
+            y = layer(x)  # first: in train mode it may set a norm
             total = total + layer.log_det(x, **options)
-            x = layer(x)
+            x = y
         return total
 
     def _layers(self) -> list[Any]:

@@ -60,6 +60,8 @@ class Skip(nn.Module):
 
 
 class Block(nn.Module):
+    chain = ("attention", "feedforward")
+
     def __init__(self, attention, feedforward):
         super().__init__()
         self.attention, self.feedforward = attention, feedforward

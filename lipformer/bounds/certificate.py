@@ -88,7 +88,9 @@ def certify(model: nn.Module, p: Norm | str = "mixed", length: int | None = None
     in bfloat16 1e-2) that no Lipschitz constant covers.
 
     Args:
-        model: has ``blocks``, ``final_norm`` and ``head``, as `lipformer.model.CharTransformer` has.
+        model: has ``blocks``, ``final_norm`` and ``head``, as `lipformer.model.CharTransformer` has. A block that only
+            applies some of its layers one after the other may name them, in this order, in ``chain``, and has a row for
+            each; any other has one, of its own ``lipschitz_bound``.
         p: 2, ``math.inf`` or "mixed", also for the logits.
         length: longest sequence, in tokens; None for ``model.context``.
 
@@ -122,12 +124,12 @@ def certify(model: nn.Module, p: Norm | str = "mixed", length: int | None = None
 
 
 def _layers(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Take apart what is nothing but layers one after the other: a stack, and a block of two residuals."""
-    if isinstance(module, nn.Sequential):
-        chain = [child for child, _ in module.named_children()]
-    elif hasattr(module, "attention") and hasattr(module, "feedforward"):
-        chain = ["attention", "feedforward"]
+    """Take apart what is nothing but layers one after the other: a stack, and a block that says so (``chain``)."""
+    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
+        chain = tuple(module._modules)  # named_children() has a layer that is applied twice only once
     else:
+        chain = getattr(module, "chain", ())
+    if not chain:
         yield name, module
         return
     for child in chain:

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lipformer.functional.sequence_norms import steepest_point
-from lipformer.functional.spectral import Norm
+from lipformer.functional.spectral import Norm, parse_norm
 
 ROUNDING = 2.0**-30
 """What each margin is lessened by, relative to the token's largest logit: room for the float64 forward pass.
@@ -50,9 +50,12 @@ def certified_radii(
     """
     if logits.dtype != torch.float64:
         raise TypeError(f"radii are certified from float64 logits, not {logits.dtype}")
-    rows, dual = head.double(), 1.0 if p == math.inf else 2.0
+    rows, dual = head.double(), 1.0 if parse_norm(p) == math.inf else 2.0
+    size = rows.abs().amax()
+    size = torch.where(size > 0, size, 1.0)  # divided out, for squares of small differences must not vanish
     # Not by |a|^2 + |b|^2 - 2ab, whose rounding can be larger than a distance. The factor covers that of a sum.
-    distances = torch.cdist(rows, rows, p=dual, compute_mode="donot_use_mm_for_euclid_dist") * (1 + 2.0**-40)
+    distances = torch.cdist(rows / size, rows / size, p=dual, compute_mode="donot_use_mm_for_euclid_dist")
+    distances = distances * (size * (1 + 2.0**-40))
     best = logits.argmax(-1, keepdim=True)
     room = ROUNDING * logits.abs().amax(-1, keepdim=True)
     gaps = (logits.gather(-1, best) - logits - room).clamp_min(0)

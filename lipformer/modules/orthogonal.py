@@ -18,14 +18,18 @@ def orthogonal(linear: nn.Linear) -> nn.Linear:
     return linear
 
 
+LARGEST = 100.0
+"""Largest entry of W: beyond it the system to solve would be singular to rounding, and Q far from orthogonal."""
+
+
 class Cayley(nn.Module):
     r"""An orthogonal matrix near a given one, from any square matrix W.
 
     .. math:: Q = Q_0\, (I - A)^{-1} (I + A), \qquad A = \tfrac12 (L - L^\top)
 
-    with L the part of W below its diagonal; the rest of W is not used. Q has the determinant of Q_0, and reaches all
-    matrices that have it but a set of measure zero. Computed at least in float32, whatever autocast says: orthogonal to
-    its rounding, or to that of W's precision where it is coarser.
+    with L the part of W below its diagonal, its entries kept within `LARGEST`; the rest of W is not used. Q has the
+    determinant of Q_0, and reaches all matrices that have it but those near -1 in some plane. Computed at least in
+    float32, whatever autocast says: orthogonal to its rounding, or to that of W's precision where it is coarser.
 
     Args:
         base: Q_0, orthogonal; a buffer.
@@ -41,7 +45,7 @@ class Cayley(nn.Module):
     def forward(self, weight: Float[Tensor, "D D"]) -> Float[Tensor, "D D"]:
         """Return Q, in the precision of W."""
         with torch.autocast(weight.device.type, enabled=False):
-            lower = at_least_float32(weight).tril(-1)
+            lower = at_least_float32(weight).tril(-1).clamp(-LARGEST, LARGEST)
             skew = (lower - lower.mT) / 2
             one = torch.eye(len(skew), dtype=skew.dtype, device=skew.device)
             turn = torch.linalg.solve(one - skew, one + skew)

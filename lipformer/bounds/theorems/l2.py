@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lipformer.bounds.theorems.l2_head import head_constant, row_distance
 from lipformer.functional import spectral
-from lipformer.functional.spectral import Norm
+from lipformer.functional.spectral import Norm, parse_norm
 
 MatrixNorm = Callable[[Tensor], Tensor]
 
@@ -35,6 +35,7 @@ def tied_l2_bound(
     slope: Float[Tensor, "H"] | None = None,
 ) -> Float[Tensor, ""]:
     """The sharpest constant here in the norm ``p``, with exact norms; other arguments as in the three below."""
+    p = parse_norm(p)
     if p == math.inf:
         return tied_l2_bound_inf(query, value_map, out, length, slope)
     bound = tied_l2_bound_2 if p == 2 else tied_l2_bound_mixed
@@ -180,7 +181,8 @@ def kim_bound_inf(
     """
     d = query.shape[-1]
     s = math.sqrt(d) if s is None else s
-    heads = spectral.inf_norm(query) * spectral.inf_norm(query.mT) * spectral.inf_norm(value.mT)
+    # In this order: the product of the two norms of W_h alone may vanish or overflow in float32.
+    heads = spectral.inf_norm(query) * (spectral.inf_norm(query.mT) * spectral.inf_norm(value.mT))
     heads = heads * ((4 * row_distance(length, slope) * math.sqrt(d) + 1) / s).to(heads)
     return spectral.inf_norm(out.mT) * heads.amax()
 
@@ -206,12 +208,13 @@ def kim_bound_2(
     References: after Kim et al. 2021, Theorem 3.2, arXiv 2006.04710; proved in docs/mathematics.md, 3.
     """
     s = math.sqrt(query.shape[-1]) if s is None else s
-    heads = norm(query).square() * norm(value)
+    size = norm(query)
+    heads = size * (size * norm(value))  # in this order: the square alone may vanish or overflow in float32
     return math.sqrt(length) / s * norm(out) * _root_sum_squares(heads * head_constant(length, slope).to(heads))
 
 
 def _root_sum_squares(heads: Tensor) -> Tensor:
     """Combine the heads in quadrature, without overflow and with a zero gradient at zero."""
     largest = heads.detach().amax()
-    largest = torch.where(largest == 0, torch.ones_like(largest), largest)
+    largest = torch.where((largest == 0) | largest.isinf(), torch.ones_like(largest), largest)
     return largest * torch.linalg.vector_norm(heads / largest)

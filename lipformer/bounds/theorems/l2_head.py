@@ -72,9 +72,14 @@ def local_mass(slope: Float[Tensor, "H"], length: int) -> Float[Tensor, "H"]:
     Args:
         slope: m of each head, above 0.
         length: N.
+
+    Raises:
+        ValueError: N < 1.
     """
+    if length < 1:
+        raise ValueError(f"length must be at least 1, not {length}")
     slope = slope.double()
-    vanishing = slope < 1e-12
+    vanishing = slope.abs() < 1e-12
     slope = torch.where(vanishing, 1.0, slope)
     mass = (-slope).exp() * torch.expm1(-slope * (length - 1)) / torch.expm1(-slope)
     return torch.where(vanishing, float(length - 1), mass)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from lipformer.bounds.theorems.heads import combine_heads
 from lipformer.functional import spectral
-from lipformer.functional.spectral import Norm
+from lipformer.functional.spectral import Norm, parse_norm
 
 Radius = float | Float[Tensor, ""]
 
@@ -200,20 +200,20 @@ def _softmax_heads(query: Tensor, key: Tensor, value: Tensor, spread: Tensor, le
 
 def _rows(length: int, p: Norm) -> float:
     """What it costs that many rows may attend to one and the same token."""
-    return math.sqrt(length) if p == 2 else 1.0
+    return math.sqrt(length) if parse_norm(p) == 2 else 1.0
 
 
 def _from_tokens(weight: Float[Tensor, "H D c"], p: Norm) -> Float[Tensor, " H"]:
     """[W]: of x -> x W, from the max-norm of x where p is inf, else from the Euclidean one, to the Euclidean one."""
     norm = spectral.exact(weight)
-    if p != math.inf:
+    if parse_norm(p) != math.inf:
         return norm
     return torch.minimum(math.sqrt(weight.shape[-2]) * norm, torch.linalg.vector_norm(weight.abs().sum(-2), dim=-1))
 
 
 def _side_by_side(constants: Float[Tensor, " H"], out: Float[Tensor, "E D"], p: Norm) -> Float[Tensor, ""]:
     """Heads next to each other, then W^O."""
-    if p != math.inf:
+    if parse_norm(p) != math.inf:
         return combine_heads(constants, out)
     columns = torch.linalg.vector_norm(out.unflatten(0, (len(constants), -1)), dim=-2)
     return (columns * constants[:, None]).sum(0).amax()
