@@ -154,19 +154,22 @@ class CharTransformer(nn.Module):
 
         Returns:
             The tokens; the largest number of iterations of a layer; of each sequence the largest entry of
-            abs(trunk(x) - y); whether every layer's iteration converged.
+            abs(trunk(x) - y); whether every layer's iteration converged. A small residual is no small error where a
+            norm's scales are small: what rounding lost there on the way forward does not come back.
 
         Raises:
+            RuntimeError: a norm has not been set by a training batch yet.
             TypeError: a layer of the trunk is not invertible.
         """
         x, iterations, converged = y, 0, True
-        for layer in reversed(self._bijections()):
+        layers = self._bijections()
+        for layer in reversed(layers):
             solution = layer.invert(x, **options)
             x, iterations = solution.x, max(iterations, solution.iterations)
             converged = converged and solution.converged
         with torch.no_grad():
             residual = (self.trunk(x) - y).abs().flatten(1).amax(-1)
-        return Solution(x, iterations, residual.nan_to_num(nan=math.inf), converged)
+        return Solution(x, iterations, residual.nan_to_num(nan=math.inf), converged, len(layers))
 
     def log_det(self, x: Float[Tensor, "B N D"], **options: Any) -> Float[Tensor, "B"]:
         """Return log|det dy/dx| of the trunk for each sequence, summed over its layers.

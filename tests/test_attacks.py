@@ -14,9 +14,11 @@ from lipformer.modules.attention import (
     ContractiveL2Attention,
     ContractiveL2BlocksAttention,
     ContractiveL2DecoupledAttention,
+    SigmoidAttention,
 )
 from lipformer.modules.embedding import TokenEmbedding
 from lipformer.modules.feedforward import ContractiveFeedForward
+from lipformer.modules.fixed_point import Solution
 from lipformer.modules.linear import dense
 from lipformer.modules.norms import ActNorm
 from lipformer.modules.position import SinusoidalPosition
@@ -161,3 +163,26 @@ def test_volume_in_train_mode_is_that_of_the_norms_as_the_first_batch_sets_them(
     first = model.train().log_det(x)
     torch.testing.assert_close(first, model.eval().log_det(x))
     assert model.blocks[1].feedforward.norm.initialised
+
+
+def test_an_inverse_before_the_first_batch_is_refused():
+    norm = ActNorm(4)
+    x = torch.randn(2, 3, 4)
+    for call in (norm.invert, norm.log_det):
+        with pytest.raises(RuntimeError, match="ActNorm is not set yet"):
+            call(x)
+    assert not norm.initialised
+    torch.testing.assert_close(norm.eval().invert(x), x)
+
+
+def test_a_solution_through_several_layers_has_no_error_bound():
+    solution = Solution(torch.zeros(1, 2, 3), 5, torch.zeros(1), True, layers=2)
+    with pytest.raises(ValueError, match="undid 2 layers"):
+        solution.error_bound(0.5, "mixed")
+
+
+@pytest.mark.parametrize("radius", [-1.0, float("nan")])
+def test_a_ball_has_a_radius(radius):
+    layer = SigmoidAttention(4, 2, context=5)
+    with pytest.raises(ValueError, match="radius must not be negative"):
+        layer.lipschitz_bound_on_ball(radius, 2)

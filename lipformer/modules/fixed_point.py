@@ -42,6 +42,8 @@ class Solution:
     """Largest entry of abs(x + f(x) - y), as computed, of each element; inf where it is not a number."""
     converged: bool
     """Whether the residual of every element is within the tolerance."""
+    layers: int = 1
+    """Layers that were undone, one after the other, on the way to x."""
 
     def error_bound(self, contraction: float, p: Norm) -> Float[Tensor, "B"]:
         r"""Bound on the largest entry of abs(x - x*), x* the exact solution.
@@ -49,12 +51,19 @@ class Solution:
         .. math:: \max|x - x^*| \le \|x - x^*\|_p \le \frac{\|x + f(x) - y\|_p}{1 - c}
                   \le \frac{m_p}{1 - c} \max |x + f(x) - y|
 
-        with m = 1, sqrt(D), sqrt(N D) for p = inf, mixed, 2. Up to the rounding of f in ``residual``.
+        with m = 1, sqrt(D), sqrt(N D) for p = inf, mixed, 2. Up to the rounding of f in ``residual``. Of one residual:
+        behind it another layer may have amplified the error, or hidden it from the residual.
 
         Args:
-            contraction: c in [0, 1), a Lipschitz constant of f in the norm p.
+            contraction: c in [0, 1), a Lipschitz constant of f in the norm p itself. (``contraction_bound`` of a layer
+                is one in the layer's own norm, which may be none of these.)
             p: 2, ``math.inf`` or "mixed".
+
+        Raises:
+            ValueError: c outside [0, 1); a solution through several layers.
         """
+        if self.layers != 1:
+            raise ValueError(f"the error bound is that of one residual, and this solution undid {self.layers} layers")
         if not 0 <= contraction < 1:
             raise ValueError(f"contraction must be in [0, 1), not {contraction}")
         _, tokens, width = self.x.shape

@@ -169,12 +169,26 @@ class ActNorm(nn.Module):
         self.initialised.fill_(True)
 
     def invert(self, y: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        """Return the x of a y."""
+        """Return the x of a y.
+
+        Raises:
+            RuntimeError: in train mode before the first batch, which will set scale and shift.
+        """
+        self._require_set()
         return (y - self.bias) / self.scale()
 
     def log_det(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B"]:
-        """Return log|det dy/dx| of each sequence."""
+        """Return log|det dy/dx| of each sequence.
+
+        Raises:
+            RuntimeError: in train mode before the first batch, which will set scale and shift.
+        """
+        self._require_set()
         return (x.shape[1] * self._limited_log_scale().sum()).expand(len(x))
+
+    def _require_set(self) -> None:
+        if self.training and not self.initialised:
+            raise RuntimeError("ActNorm is not set yet: run a training batch first, or eval() to take it as it is")
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """The largest scale, `theorems.act_norm_bound`; the length does not matter."""

@@ -59,6 +59,7 @@ def sigmoid_bound_on_ball(
 
     References: ours, docs/mathematics.md, 14. The layer: Ramapuram et al. 2024, arXiv 2409.04431.
     """
+    radius = _checked(radius)
     form = query @ key.mT / math.sqrt(query.shape[-1])
     reach = spectral.exact(form) * radius**2
     nearest = (abs(bias) - reach).clamp_min(0)  # to zero, where the slope is largest
@@ -102,6 +103,7 @@ def qk_norm_bound_on_ball(
 
     References: ours, docs/mathematics.md, 14. The layer: Dehghani et al. 2023, arXiv 2302.05442.
     """
+    radius = _checked(radius)
     gain = query_gain.abs().amax() * key_gain.abs().amax() / math.sqrt(eps)
     spread = gain * radius * spectral.exact(value)
     return _side_by_side(_softmax_heads(query, key, value, spread, length, p), out, p)
@@ -161,6 +163,7 @@ def elu_kernel_bound_on_ball(
 
     References: ours, docs/mathematics.md, 14. The layer: Katharopoulos et al. 2020, arXiv 2006.16236.
     """
+    radius = _checked(radius)
     scores = sum(_from_tokens(weight, p) * (radius * spectral.exact(weight)).exp() for weight in (query, key))
     heads = _from_tokens(value, p) + 2 * radius * spectral.exact(value) * scores
     return _side_by_side(_rows(length, p) * heads, out, p)
@@ -187,6 +190,7 @@ def relu_kernel_bound_on_ball(
 
     References: ours, docs/mathematics.md, 14.
     """
+    radius = _checked(radius)
     similarity = _from_tokens(query, p) * spectral.exact(key) + spectral.exact(query) * _from_tokens(key, p)
     heads = _from_tokens(value, p) + 2 * length * radius**2 / eps * spectral.exact(value) * similarity
     return _side_by_side(_rows(length, p) * heads, out, p)
@@ -217,3 +221,10 @@ def _side_by_side(constants: Float[Tensor, " H"], out: Float[Tensor, "E D"], p: 
         return combine_heads(constants, out)
     columns = torch.linalg.vector_norm(out.unflatten(0, (len(constants), -1)), dim=-2)
     return (columns * constants[:, None]).sum(0).amax()
+
+
+def _checked(radius: Radius) -> Tensor:
+    radius = torch.as_tensor(radius, dtype=torch.float64)
+    if not radius >= 0:
+        raise ValueError(f"a radius must not be negative, but is {float(radius)}")
+    return radius

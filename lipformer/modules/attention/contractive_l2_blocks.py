@@ -28,7 +28,8 @@ class ContractiveL2BlocksAttention(nn.Module):
     writes into another's subspace, so that in a trunk with blank channels it can move what it gathers to where
     nothing else is. In the block norm the heads do not add up, and the sqrt(H) of
     :class:`ContractiveL2DecoupledAttention` is gone; in the mixed norm the constant is at most sqrt(H) times the
-    scale, and may exceed 1. x + f(x) is invertible all the same.
+    scale, and may exceed 1. x + f(x) is invertible all the same. (With weights in bfloat16 the U_h are orthogonal to
+    about 1 % only, which can be more than the default scale leaves: :meth:`contraction_bound` says so.)
 
     Args:
         width: features of a token, D.
