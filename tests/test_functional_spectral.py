@@ -158,3 +158,24 @@ def test_norm_names(spelling, norm):
 def test_unknown_norms_are_refused(spelling):
     with pytest.raises(ValueError, match=r"p must be 2, inf or 'mixed', not"):
         spectral.parse_norm(spelling)
+
+
+def test_upper_is_one_graph_to_compile_and_another_in_another_precision():
+    """Its room for rounding is the one of the precision it runs in."""
+    matrix, graphs = 1e3 * torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), []
+
+    def count(graph, _):
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(spectral.upper, backend=count, fullgraph=True)
+    bounds = []
+    try:
+        for precision in ("highest", "medium"):
+            torch.set_float32_matmul_precision(precision)
+            bounds.append(compiled(matrix))
+            assert torch.equal(bounds[-1], spectral.upper(matrix))
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    assert len(graphs) == 2
+    assert bounds[0] < bounds[1]

@@ -144,6 +144,7 @@ def _nonzero(tensor: Tensor) -> Tensor:
     return torch.where(tensor == 0, torch.ones_like(tensor), tensor)
 
 
+@torch.compiler.assume_constant_result  # the precision is no tensor; a change of it compiles anew
 def product_error(terms: int, dtype: torch.dtype) -> float:
     """Bound on the rounding of a product of two matrices of unit Frobenius norm with so many terms an entry.
 
