@@ -48,7 +48,7 @@ class Cayley(nn.Module):
             lower = at_least_float32(weight).tril(-1).clamp(-LARGEST, LARGEST)
             skew = (lower - lower.mT) / 2
             one = torch.eye(len(skew), dtype=skew.dtype, device=skew.device)
-            turn = torch.linalg.solve(one - skew, one + skew)
+            turn, _ = torch.linalg.solve_ex(one - skew, one + skew)  # never singular: no check, which a GPU waits for
             return (self.base.to(turn.dtype) @ turn).to(weight.dtype)
 
     @torch.no_grad()
