@@ -7,11 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
 from programs import start_train, train, write_text
 
+from lipformer.config import MODEL_GROUPS, conf_dir, register, to_plain, validate
 from lipformer.errors import DivergedError, UsageError
 from lipformer.training import schedules
-from lipformer.training.build import factory
+from lipformer.training.build import build_model, factory
 from lipformer.training.checkpoint import load_run
 from lipformer.training.module import LanguageModule, parameter_groups
 from lipformer.training.run import build_trainer
@@ -177,19 +179,30 @@ def test_training_by_epochs_sees_each_sentence_so_often(epochs, tmp_path, monkey
     assert json.loads((tmp_path / "run" / "metrics.json").read_text())["tokens"] == epochs * tokens
 
 
-@pytest.mark.parametrize(
-    "group", ["attention", "norm", "residual", "feedforward", "position", "linear", "optimizer", "schedule"]
-)
-def test_every_shipped_choice_trains_and_loads_again(group, tmp_path, monkeypatch):
-    from lipformer.config import conf_dir
+NEEDS = {"invertible": ("attention=contractive_l2", "norm=act_norm", "feedforward=contractive")}
 
+
+@pytest.mark.parametrize("group", [*MODEL_GROUPS, "optimizer", "schedule"])
+def test_every_shipped_choice_trains_and_loads_again(group, tmp_path, monkeypatch):
     text = write_text(tmp_path / "text.txt")
     for choice in sorted(f.stem for f in (conf_dir() / group).glob("*.yaml")):
         folder = tmp_path / choice
-        assert train(monkeypatch, f"data.train={text}", f"{group}={choice}", f"hydra.run.dir={folder}") == 0, choice
+        options = (f"{group}={choice}", *NEEDS.get(choice, ()), f"hydra.run.dir={folder}")
+        assert train(monkeypatch, f"data.train={text}", *options) == 0, choice
         assert math.isfinite(json.loads((folder / "metrics.json").read_text())["best/val/nats_per_char"])
         run = load_run(folder)
         assert run.model(torch.tensor([[run.vocabulary.end_id]])).isfinite().all(), choice
+
+
+@pytest.mark.parametrize("experiment", sorted(file.stem for file in (conf_dir() / "experiment").glob("*.yaml")))
+def test_every_experiment_is_a_model(experiment):
+    register()
+    with initialize_config_dir(str(conf_dir().resolve()), version_base="1.3"):
+        config = compose("train", [f"experiment={experiment}"])
+    validate(config)
+    logits = build_model(to_plain(config), 7)(torch.arange(7)[None])
+    assert logits.shape == (1, 7, 7)
+    assert logits.isfinite().all()
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "bf16-true", "64-true"])
