@@ -24,7 +24,13 @@ from lipformer.bounds.empirical import (
 from lipformer.functional.linearization import Linearization
 from lipformer.functional.sequence_norms import norming_functional, sequence_norm, steepest_point
 from lipformer.model import CharTransformer
-from lipformer.modules.attention import ContractiveL2Attention, DotProductAttention, L2Attention, TiedL2Attention
+from lipformer.modules.attention import (
+    ContractiveL2Attention,
+    ContractiveL2DecoupledAttention,
+    DotProductAttention,
+    L2Attention,
+    TiedL2Attention,
+)
 from lipformer.modules.embedding import TokenEmbedding
 from lipformer.modules.feedforward import FeedForward
 from lipformer.modules.linear import dense
@@ -320,6 +326,8 @@ def test_what_has_no_heads_is_refused():
         Head(nn.Linear(3, 3), 0)
     with pytest.raises(ValueError, match="head 2 of 2"):
         Head(layer_of(TiedL2Attention), 2)
+    with pytest.raises(ValueError, match="does not call 'out'"):
+        Head(layer_of(ContractiveL2DecoupledAttention), 0)(tokens(1, 5, 6))
 
 
 @pytest.mark.parametrize("residual", [PreNorm, PostNorm])

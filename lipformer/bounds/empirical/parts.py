@@ -18,11 +18,13 @@ class Head(nn.Module):
     its own bound).
 
     Args:
-        layer: attention whose projection ``out`` reads H = ``heads`` equal blocks of columns and has no bias.
+        layer: attention that calls its projection ``out``, which reads H = ``heads`` equal blocks of columns and has no
+            bias.
         head: h, counted from 0.
 
     Raises:
-        ValueError: the layer has no such projection, or no such head.
+        ValueError: the layer has no such projection, or no such head; in ``forward``, it does not call the projection
+            (but computes with its weight, say).
     """
 
     def __init__(self, layer: nn.Module, head: int):
@@ -41,12 +43,21 @@ class Head(nn.Module):
         blocks = torch.zeros(layer.heads, 1, dtype=torch.bool, device=x.device)
         blocks[self.head] = True
         mask = blocks.repeat(1, layer.out.in_features // layer.heads).flatten()
-        handle = layer.out.register_forward_pre_hook(lambda _, joined: (joined[0] * mask,))
+        joined: list[Tensor] = []
+
+        def silence(_: nn.Module, arguments: tuple[Tensor]) -> tuple[Tensor]:
+            joined.append(arguments[0])
+            return (arguments[0] * mask,)
+
+        handle = layer.out.register_forward_pre_hook(silence)
         try:
             with explicit(layer):  # the other path may join the heads elsewhere
-                return layer(x)
+                y = layer(x)
         finally:
             handle.remove()
+        if not joined:
+            raise ValueError(f"{type(layer).__name__} does not call 'out', so that its heads cannot be told apart")
+        return y
 
 
 class FromEmbedding(nn.Module):
