@@ -19,7 +19,7 @@ from lipformer.functional.spectral import Norm, parse_norm
 PATIENCE = 20
 """Iterations near rounding level that may pass without a new smallest step."""
 
-TARGET, FLOOR = 8, 256
+TARGET, FLOOR = 1, 256
 """In eps of the dtype: a step that ends the iteration, and one that may not get smaller any more.
 
 If one evaluation rounds by delta, steps obey d' = c d + 2 delta at worst and stay near 2 delta / (1 - c).
@@ -98,7 +98,7 @@ def solve(
     Args:
         f: the branch, ``(B, N, D) -> (B, N, D)``, for any B.
         y: outputs, in float32 or float64.
-        tolerance: relative, to x too, for no x + f(x) is more accurate. None for as small as rounding permits: 8 eps
+        tolerance: relative, to x too, for no x + f(x) is more accurate. None for as small as rounding permits: one eps
             of the dtype, or up to 256 eps where x moves no more.
         max_iterations: for each element, in "sequential" for each token. c = 0.97 needs 1200 in float64.
         start: where to begin; None for y.
