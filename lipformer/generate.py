@@ -1,8 +1,5 @@
 """Sentences from a trained model, character by character."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -10,6 +7,7 @@ from torch import Tensor, nn
 
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import UsageError
+from lipformer.functional.eval_mode import eval_mode
 from lipformer.model import CharTransformer
 
 
@@ -61,7 +59,7 @@ def sample(
     sentences = [list(opening) for _ in range(samples)]
     unfinished = list(range(samples)) if len(opening) < longest else []
     device = next(model.parameters()).device
-    with _eval_mode(model):
+    with eval_mode(model):
         while unfinished:
             ids = torch.tensor([[vocabulary.end_id, *sentences[i]] for i in unfinished], device=device)
             logits = model(ids)[:, -1]
@@ -189,15 +187,3 @@ def _encode_prompt(prompt: str, vocabulary: Vocabulary, longest: int) -> list[in
     if len(prompt) > longest:
         raise UsageError(f"the prompt has {len(prompt)} characters, more than the {longest} of a sentence: shorten it")
     return vocabulary.encode(prompt)
-
-
-@contextmanager
-def _eval_mode(model: nn.Module) -> Iterator[None]:
-    """Switch dropout off, and afterwards give each module the mode that it had."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training

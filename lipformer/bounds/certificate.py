@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -11,6 +10,7 @@ from torch import nn
 
 from lipformer.bounds import theorems
 from lipformer.bounds.compose import Bound, compose
+from lipformer.functional.eval_mode import eval_mode
 from lipformer.functional.spectral import Norm, parse_norm
 
 NOTE = (
@@ -112,7 +112,7 @@ def certify(model: nn.Module, p: Norm | str = "mixed", length: int | None = None
         raise ValueError(f"length must be at least 1, not {length}")
     if limit is not None and length > limit:
         raise ValueError(f"length={length}: the model reads at most {limit} tokens")
-    with _in_eval_mode(model):
+    with eval_mode(model):
         rows = [
             row
             for top in ("blocks", "final_norm")
@@ -179,17 +179,6 @@ def _total(rows: list[Row]) -> float:
         return math.inf  # a zero elsewhere does not make nan a constant
     bounds = [row.bound for row in rows if row.role != "part"]
     return float(compose(*bounds, 1 + len(bounds) * ROUNDING))
-
-
-@contextmanager
-def _in_eval_mode(model: nn.Module) -> Iterator[None]:
-    before = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in before:
-            module.training = training
 
 
 def _plain(value: Norm) -> Norm | str:
