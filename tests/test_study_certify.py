@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import logging
 import math
 import re
 import sys
@@ -109,6 +110,12 @@ def test_a_finite_certificate(study, tiny_run, tmp_path):
     assert all(row["certified"] <= row["withstands_attack"] + 0.2 for row in curve)  # of all, and of some sentences
     assert Image.open(folder / "certified_share.png").size > (1000, 500)
     assert (folder / "certified_share.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_caches_of_matplotlib_are_no_news(caplog):
+    """The first figure on a machine makes one of its fonts, and matplotlib would say so between the tables."""
+    logging.getLogger("matplotlib.font_manager").warning("building the font cache")
+    assert not caplog.records
 
 
 def test_an_infinite_certificate_is_said_in_red_and_in_one_line(study, tiny_run, tmp_path):
