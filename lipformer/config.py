@@ -498,6 +498,9 @@ class EvaluateConfig:
         _require(self.study in (None, *STUDIES), "study", self.study, f"{', '.join(STUDIES)}, or null")
         _check_norm("p", self.p)
         _require(self.length is None or self.length >= 1, "length", self.length, "at least 1, or null")
+        for key, neutral in (("p", "mixed"), ("length", None)):
+            read = self.study is not None or getattr(self, key) == neutral
+            _require(read, key, getattr(self, key), f"left out without study=certify, which alone reads {key}")
         alone = self.study is None or self.generate.samples == 0
         _require(alone, "generate.samples", self.generate.samples, f"0 with study={self.study}")
 

@@ -242,7 +242,7 @@ def test_parts_that_are_missing(contents, refused, place):
         "lipformer..cli.train",
     ],
 )
-@pytest.mark.parametrize("group", ["attention", "norm", "data"])
+@pytest.mark.parametrize("group", ["attention", "norm", "embedding", "linear", "data"])
 def test_targets_that_are_refused(contents, refused, group, target):
     contents["lipformer"]["config"][group]["_target_"] = target
     message = refused(contents)
@@ -256,6 +256,8 @@ def test_targets_that_are_refused(contents, refused, group, target):
         ("attention", "lipformer.data.text_files.TextFiles"),
         ("data", "torch.nn.Linear"),
         ("data", "lipformer.data.vocabulary.Vocabulary"),
+        ("linear", "torch.nn.utils.parametrizations.orthogonal"),
+        ("linear", "lipformer.training.checkpoint.read_checkpoint"),
     ],
 )
 def test_a_class_in_the_wrong_place_is_refused(contents, refused, group, target):

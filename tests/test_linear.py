@@ -13,7 +13,6 @@ from torch import nn
 from lipformer.functional import spectral
 from lipformer.modules.attention import TiedL2Attention
 from lipformer.modules.linear import SigmaReparam, dense, one_weight, sigma_reparam
-from lipformer.training.checkpoint import load_run
 from lipformer.training.module import parameter_groups
 
 
@@ -191,18 +190,6 @@ def test_a_weight_that_became_zero_is_zero():
     linear.weight.sum().backward()
     assert (linear.weight == 0).all()
     assert linear.parametrizations.weight.original.grad.isfinite().all()
-
-
-def test_checkpoints_older_than_the_group_load(tiny_run, tmp_path):
-    contents = torch.load(tiny_run / "checkpoints" / "best.ckpt", weights_only=True)
-    new = load_run(tiny_run)
-    assert new.config["linear"]["_target_"] == "lipformer.modules.linear.dense"
-    del contents["lipformer"]["config"]["linear"]
-    torch.save(contents, tmp_path / "old.ckpt")
-    old = load_run(tmp_path / "old.ckpt")
-    assert old.config["linear"] == new.config["linear"]
-    ids = torch.tensor([[new.vocabulary.end_id]])
-    assert torch.equal(old.model(ids), new.model(ids))
 
 
 def test_a_factory_may_carry_options():

@@ -168,6 +168,8 @@ def test_figures_are_those_of_a_plain_evaluation(study):
         ("study=certify length=0", ["length=0", "at least 1"]),
         ("study=certify length=65", ["length=65", "the model reads at most 64"]),
         ("study=certify length=20", ["length=20", "beyond the certificate", "length=", "max_length=20"]),
+        ("p=2", ["p=2", "without study=certify"]),
+        ("length=9", ["length=9", "without study=certify"]),
         ("study=certify generate.samples=1", ["generate.samples=1", "study=certify"]),
     ],
 )

@@ -12,6 +12,7 @@ from programs import start_train, train, write_text
 
 from lipformer.config import MODEL_GROUPS, conf_dir, register, to_plain, validate
 from lipformer.errors import DivergedError, UsageError
+from lipformer.modules.orthogonal import orthogonal
 from lipformer.training import schedules
 from lipformer.training.build import build_model, factory
 from lipformer.training.checkpoint import load_run
@@ -259,6 +260,15 @@ def test_only_matrices_decay():
     assert "weight_decay" not in decaying
     assert others["weight_decay"] == 0
     assert sum(p.numel() for p in others["params"]) == 4 + 3 + 3 + 15
+
+
+def test_what_stays_orthogonal_does_not_decay():
+    model = torch.nn.ModuleDict(
+        {"turn": orthogonal(torch.nn.Linear(3, 3, bias=False)), "linear": torch.nn.Linear(3, 4)}
+    )
+    decaying, others = parameter_groups(model)
+    assert [p.shape for p in decaying["params"]] == [(4, 3)]
+    assert [p.shape for p in others["params"]] == [(3, 3), (4,)]
 
 
 def test_an_option_that_the_class_lacks_is_named():

@@ -78,7 +78,7 @@ class PreNorm(Residual):
         return residual(compose(self.norm.lipschitz_bound(p, length), branch))
 
 
-class InvertibleResidual(Residual):
+class InvertibleResidual(PostNorm):
     r"""A contractive branch on the skip connection, then an invertible norm: a bijection.
 
     .. math:: y = \mathrm{norm}(x + f(x)), \qquad \mathrm{Lip} f < 1
@@ -105,10 +105,6 @@ class InvertibleResidual(Residual):
                 "norm=act_norm or none"
             )
 
-    def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
-        """Add the branch, then normalise."""
-        return self.norm(x + self.branch(x))
-
     def invert(self, y: Float[Tensor, "B N D"], **options: Any) -> Solution:
         """Return the x of a y, by the iteration z <- norm^-1(y) - f(z).
 
@@ -126,10 +122,6 @@ class InvertibleResidual(Residual):
             options: of :func:`~lipformer.modules.log_det.log_det`.
         """
         return log_det(self.branch, x, **options) + self.norm.log_det(x)
-
-    def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
-        """Lip(norm) (1 + Lip(f)): the branch may contract in another norm than p."""
-        return compose(residual(self.branch.lipschitz_bound(p, length)), self.norm.lipschitz_bound(p, length))
 
 
 class WeightedResidual(Residual):

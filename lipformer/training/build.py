@@ -124,6 +124,14 @@ def is_module(found: Any) -> bool:
     return inspect.isclass(found) and issubclass(found, nn.Module)
 
 
+def is_linear_rule(found: Any) -> bool:
+    """Whether an imported object is a function whose first argument is annotated as an ``nn.Linear``."""
+    if not inspect.isfunction(found):
+        return False
+    parameters = list(inspect.signature(found).parameters.values())
+    return bool(parameters) and parameters[0].annotation in (nn.Linear, "nn.Linear")
+
+
 def is_corpus(found: Any) -> bool:
     """Whether an imported object is a class with the methods of a `Corpus`."""
     return inspect.isclass(found) and all(callable(getattr(found, method, None)) for method in ("lines", "source"))
@@ -136,7 +144,7 @@ def is_optimizer(found: Any) -> bool:
 
 KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     **dict.fromkeys(MODEL_GROUPS, ("module class", is_module)),
-    "linear": ("function", inspect.isfunction),
+    "linear": ("function of a linear map", is_linear_rule),
     "data": ("corpus class", is_corpus),
     "optimizer": ("optimizer class", is_optimizer),
     "schedule": ("function", inspect.isfunction),

@@ -16,6 +16,7 @@ from lipformer.data.collate import Batch
 from lipformer.data.loop_progress import align_loop_progress
 from lipformer.errors import DivergedError
 from lipformer.model import CharTransformer
+from lipformer.modules.orthogonal import Cayley
 from lipformer.training.metrics import NatsPerChar, bits, sum_nats
 from lipformer.training.regularizers import Regularized, no_regularizer
 
@@ -149,10 +150,16 @@ class LanguageModule(pl.LightningModule):
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
     """Split the parameters into matrices, which decay, and all else (biases, gains, embeddings, positions).
 
-    Of a parametrised weight it is the matrix that it is computed from, and nothing else of it, that decays.
+    Of a parametrised weight it is the matrix that it is computed from, and nothing else of it, that decays. An
+    orthogonal one (`Cayley`) does not: its size is fixed, and decay would draw it to where it started.
     """
     linears: list[Any] = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    matrices = {id(m.parametrizations.weight.original if is_parametrized(m, "weight") else m.weight) for m in linears}
+    matrices = set()
+    for linear in linears:
+        if not is_parametrized(linear, "weight"):
+            matrices.add(id(linear.weight))
+        elif not isinstance(linear.parametrizations.weight[0], Cayley):
+            matrices.add(id(linear.parametrizations.weight.original))
     decaying = [p for p in model.parameters() if id(p) in matrices]
     others = [p for p in model.parameters() if id(p) not in matrices]
     return [{"params": decaying}, {"params": others, "weight_decay": 0.0}]

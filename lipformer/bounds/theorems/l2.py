@@ -69,7 +69,7 @@ def tied_l2_bound_mixed(
     References: none; ours, docs/mathematics.md, 3 and 8.
     """
     heads = norm(query) * norm(value_map)
-    return norm(out) * _root_sum_squares(heads * head_constant(length, slope).to(heads))
+    return norm(out) * _root_sum_squares(heads * head_constant(length, slope).to(heads.dtype))
 
 
 def tied_l2_bound_2(
@@ -108,7 +108,7 @@ def tied_l2_bound_inf(
     """
     d = query.shape[-1]
     heads = spectral.inf_norm(query.mT) * spectral.inf_norm(value_map.mT)
-    heads = heads * (4 * row_distance(length, slope) * math.sqrt(d) + 1).to(heads)
+    heads = heads * (4 * row_distance(length, slope) * math.sqrt(d) + 1).to(heads.dtype)
     return spectral.inf_norm(out.mT) * heads.amax()
 
 
@@ -138,7 +138,8 @@ def tied_l2_bound_blocks(
 
     References: none; ours, docs/mathematics.md, 8.
     """
-    value_map = value_map * head_constant(length, slope)[..., None, None].to(value_map)
+    constant = head_constant(length, slope).to(value_map.dtype)
+    value_map = value_map * (constant if slope is None else constant[:, None, None])
     return block_norm(value_map[:, None] @ written.mT[:, None] @ query, norm)
 
 
@@ -183,7 +184,7 @@ def kim_bound_inf(
     s = math.sqrt(d) if s is None else s
     # In this order: the product of the two norms of W_h alone may vanish or overflow in float32.
     heads = spectral.inf_norm(query) * (spectral.inf_norm(query.mT) * spectral.inf_norm(value.mT))
-    heads = heads * ((4 * row_distance(length, slope) * math.sqrt(d) + 1) / s).to(heads)
+    heads = heads * ((4 * row_distance(length, slope) * math.sqrt(d) + 1) / s).to(heads.dtype)
     return spectral.inf_norm(out.mT) * heads.amax()
 
 
@@ -210,7 +211,7 @@ def kim_bound_2(
     s = math.sqrt(query.shape[-1]) if s is None else s
     size = norm(query)
     heads = size * (size * norm(value))  # in this order: the square alone may vanish or overflow in float32
-    return math.sqrt(length) / s * norm(out) * _root_sum_squares(heads * head_constant(length, slope).to(heads))
+    return math.sqrt(length) / s * norm(out) * _root_sum_squares(heads * head_constant(length, slope).to(heads.dtype))
 
 
 def _root_sum_squares(heads: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from scipy.special import lambertw
 from torch import Tensor
 
 
+@torch.compiler.assume_constant_result  # SciPy is opaque to the compiler, the length is no tensor
 def phi_inverse(length: int) -> float:
     r"""Largest mean squared distance :math:`\sum_j P_{ij} t_{ij}` of a row of N tokens, t the negative scores.
 

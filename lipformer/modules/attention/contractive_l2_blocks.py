@@ -110,9 +110,11 @@ class ContractiveL2BlocksAttention(nn.Module):
 
     def factors(self) -> tuple[Float[Tensor, "H D d"], Float[Tensor, "H d d"]]:
         """U_h, and V_h scale / (4c + 1)."""
-        bound = theorems.head_constant(self.context, self.slope)[..., None, None]
+        slope = self.slope
+        factor = self.scale / theorems.head_constant(self.context, slope)
         maps = spectral.normalise(self.value_map)
-        return split_outputs(self.query.weight, self.heads), maps * (self.scale / bound).to(maps)
+        maps = maps * (factor if slope is None else factor[:, None, None]).to(maps.dtype)
+        return split_outputs(self.query.weight, self.heads), maps
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Upper bound on the constant, in float64 and differentiable; at most sqrt(H) ``scale`` in the mixed norm.

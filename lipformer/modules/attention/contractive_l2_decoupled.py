@@ -102,12 +102,13 @@ class ContractiveL2DecoupledAttention(nn.Module):
 
     def factors(self) -> tuple[Float[Tensor, "H D d"], Float[Tensor, "H d d"], Float[Tensor, "D D"]]:
         """U_h, V_h scale / ((4c + 1) sqrt H), and O in ``nn.Linear`` layout."""
-        bound = theorems.head_constant(self.context, self.slope)[..., None, None] * math.sqrt(self.heads)
+        slope = self.slope
+        factor = self.scale / (theorems.head_constant(self.context, slope) * math.sqrt(self.heads))
         query = spectral.normalise(split_outputs(self.query.weight, self.heads))
         maps = spectral.normalise(self.value_map)
         return (
             query.to(self.query.weight.dtype),  # as the projection of tokens rounds it
-            maps * (self.scale / bound).to(maps),
+            maps * (factor if slope is None else factor[:, None, None]).to(maps.dtype),
             spectral.normalise(self.out.weight),
         )
 

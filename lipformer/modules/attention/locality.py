@@ -30,7 +30,7 @@ def log_slopes(locality: float | None, heads: int, causal: bool) -> nn.Parameter
         raise ValueError(f"locality must be above 0, or null for no penalty on distance, not {locality}")
     if not causal:
         raise ValueError("locality needs causal attention: take causal=True, or locality=None")
-    ratio = torch.linspace(0, 1, heads) if heads > 1 else torch.zeros(1)
+    ratio = torch.linspace(0, 1, heads)
     return nn.Parameter((locality * RANGE**-ratio).log())
 
 
