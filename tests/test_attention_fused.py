@@ -85,7 +85,7 @@ def test_common_offset_in_float32(kind, keywords, offset):
 def fused_rows(layer, x):
     """Attention rows that the kernel computes from its half-precision queries and keys, in float32."""
     queries = _padded_projection(x - x[:, :1], layer.query.weight, layer.heads)
-    keys = _NormColumns.apply(queries, None, layer.query.weight.shape[0] // layer.heads)
+    keys = _NormColumns.apply(queries, None, None, layer.query.weight.shape[0] // layer.heads)
     queries, keys = queries.float().transpose(1, 2), keys.float().transpose(1, 2)
     with torch.autocast("cpu", enabled=False):
         return masked_softmax(2 / layer.s * queries @ keys.mT, causal=layer.causal)

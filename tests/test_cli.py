@@ -22,8 +22,8 @@ def run(program: str, *arguments: str, cwd: Path, **variables: str) -> subproces
 
 
 MISTAKES = {
-    ("attention=nope",): "attention=nope: no such choice; attention has contractive_l2, dot_product",
-    ("norm=layernorm",): "did you mean layer_norm?",
+    ("attention=nope",): "attention=nope: no such choice; attention has contractive_l2, contractive_l2_blocks",
+    ("norm=layernorm",): "did you mean layer_norm",
     ("atention=l2",): "unknown key atention (did you mean attention",
     ("optm.lr=1",): "unknown key optm.lr (did you mean optimizer.lr",
     ("optimizer.lrr=1",): "unknown key optimizer.lrr (did you mean optimizer.lr",
