@@ -160,7 +160,9 @@ class CharTransformer(nn.Module):
         Raises:
             RuntimeError: a norm has not been set by a training batch yet.
             TypeError: a layer of the trunk is not invertible.
+            ValueError: ``y`` is not features of the trunk's width.
         """
+        self._check_tokens(y)
         x, iterations, converged = y, 0, True
         layers = self._bijections()
         for layer in reversed(layers):
@@ -180,7 +182,9 @@ class CharTransformer(nn.Module):
 
         Raises:
             TypeError: a layer of the trunk is not invertible.
+            ValueError: ``x`` is not tokens of the trunk's width.
         """
+        self._check_tokens(x)
         total = x.new_zeros(len(x))
         for layer in self._bijections():
             y = layer(x)  # first: in train mode it may set a norm
@@ -192,6 +196,13 @@ class CharTransformer(nn.Module):
         """The residuals in order, and the final norm if there is one."""
         layers: list[Any] = [layer for block in self.blocks for layer in (block.attention, block.feedforward)]
         return layers if isinstance(self.final_norm, nn.Identity) else [*layers, self.final_norm]
+
+    def _check_tokens(self, x: Tensor) -> None:
+        if x.dim() != 3 or x.shape[-1] != self.width or not x.is_floating_point():
+            raise ValueError(
+                f"expected tokens of shape (B, N, {self.width}) as model.embed or model.trunk return them, not "
+                f"{x.dtype} of shape {tuple(x.shape)}"
+            )
 
     def _bijections(self) -> list[InvertibleResidual]:
         layers = self._layers()

@@ -229,3 +229,12 @@ def test_checkpoints_older_than_the_groups_load(tmp_path, monkeypatch):
     torch.save(checkpoint, tmp_path / "old.ckpt")
     ids = torch.randint(5, (1, 8))
     assert torch.equal(load_run(tmp_path / "old.ckpt").model(ids), load_run(path).model(ids))
+
+
+def test_the_inverse_takes_features_not_ids_or_logits():
+    model = build_invertible(attention=ContractiveL2DecoupledAttention)
+    ids = torch.randint(V, (2, 5))
+    for wrong in (ids, model(ids), model.embed(ids)[0]):
+        for call in (model.invert, model.log_det):
+            with pytest.raises(ValueError, match=r"expected tokens of shape \(B, N, 16\)"):
+                call(wrong)

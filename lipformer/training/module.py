@@ -77,7 +77,8 @@ class LanguageModule(pl.LightningModule):
         if penalty is None:
             return loss
         if not torch.isfinite(penalty):
-            raise DivergedError(f"the penalty became {penalty.item()} at step {self.global_step}: lower lr={self.lr:g}")
+            remedy = f"lower lr={self.lr:g}" if self.global_step else "the regularizer does not suit this model"
+            raise DivergedError(f"the penalty became {penalty.item()} at step {self.global_step}: {remedy}")
         self._penalty = penalty.detach()
         return loss + penalty
 

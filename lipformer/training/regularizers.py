@@ -50,7 +50,10 @@ def jasmin(model: nn.Module, batch: Batch, *, weight: float, k: int) -> Regulari
     layers = [module for module in model.modules() if hasattr(module, "attention_weights")]
     if not layers or isinstance(layers[0], (SigmoidAttention, KernelAttention)):
         found = type(layers[0]).__name__ if layers else "no attention"
-        raise UsageError(f"regularizer=jasmin penalises the softmax of attention, and the model has {found}")
+        raise UsageError(
+            f"regularizer=jasmin penalises the softmax of attention, and the model has {found}; "
+            "take an attention with a softmax, or regularizer=none"
+        )
     handles = [
         layer.register_forward_pre_hook(lambda *call: recorded.append((call[0], call[1][0]))) for layer in layers
     ]
