@@ -53,14 +53,19 @@ def _train(config: DictConfig, folder: Path) -> float | None:
         return run_training(settings, to_plain(config), folder, outcome)
 
 
-def _evaluate(config: DictConfig, folder: Path) -> float:
+def _evaluate(config: DictConfig, folder: Path) -> float | None:
     settings = validate(config)
     claim_folder(folder)
     with recorded(folder, "evaluate") as outcome:
-        if settings.study == "certify":
-            from lipformer.studies.certify import run_certify as evaluation
-        else:
-            from lipformer.training.evaluate import run_evaluation as evaluation
+        match settings.study:
+            case "certify":
+                from lipformer.studies.certify import run_certify as evaluation
+            case "report":
+                from lipformer.studies.report import run_report as evaluation
+            case "workspace":
+                from lipformer.studies.workspace import run_workspace as evaluation
+            case _:
+                from lipformer.training.evaluate import run_evaluation as evaluation
 
         outcome.best = evaluation(settings, folder)
         return outcome.best

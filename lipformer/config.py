@@ -17,7 +17,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf
 
 from lipformer.errors import UsageError
 
-STUDIES = ("certify",)
+STUDIES = ("certify", "report", "workspace")
 MODEL_GROUPS = ("attention", "norm", "residual", "feedforward", "position", "embedding", "linear")
 NO_REGULARIZER = "lipformer.training.regularizers.no_regularizer"
 
@@ -375,6 +375,59 @@ class JacobianConfig(RegularizerConfig):
         _require(self.iterations >= 1, "regularizer.iterations", self.iterations, "at least 1")
 
 
+# --- callbacks ---------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class CallbackConfig:
+    """A Lightning callback and its options; any name under ``callbacks`` may hold one."""
+
+    _target_: str = MISSING
+
+
+@dataclass
+class StabilityConfig(CallbackConfig):
+    """Options of `callbacks.stability`."""
+
+    every_n_steps: int = MISSING
+    dear_every_n_steps: int = MISSING
+    sentences: int = MISSING
+    p: Any = MISSING
+
+    def __post_init__(self) -> None:
+        for key in ("every_n_steps", "dear_every_n_steps", "sentences"):
+            _require(getattr(self, key) >= 1, f"callbacks.stability.{key}", getattr(self, key), "at least 1")
+        _check_norm("callbacks.stability.p", self.p)
+
+
+@dataclass
+class DivergenceGuardConfig(CallbackConfig):
+    """Options of `callbacks.divergence_guard`."""
+
+    loss_above: float | None = MISSING
+    patience: int = MISSING
+
+    def __post_init__(self) -> None:
+        key = "callbacks.divergence_guard"
+        positive = self.loss_above is None or self.loss_above > 0
+        _require(positive, f"{key}.loss_above", self.loss_above, "above 0, or null for no limit")
+        _require(self.patience >= 1, f"{key}.patience", self.patience, "at least 1")
+
+
+@dataclass
+class SamplesConfig(CallbackConfig):
+    """Options of `callbacks.samples`."""
+
+    sentences: int = MISSING
+    temperature: float = MISSING
+    max_chars: int = MISSING
+
+    def __post_init__(self) -> None:
+        _require(self.sentences >= 1, "callbacks.samples.sentences", self.sentences, "at least 1")
+        _require(self.temperature >= 0, "callbacks.samples.temperature", self.temperature, "zero (greedy) or more")
+        _require(self.max_chars >= 1, "callbacks.samples.max_chars", self.max_chars, "at least 1")
+
+
 # --- loggers ---------------------------------------------------------------------------------------------------
 
 
@@ -429,6 +482,7 @@ class TrainConfig:
     schedule: Any = MISSING
     regularizer: Any = MISSING
     trainer: Any = MISSING
+    callbacks: Any = MISSING
     logger: Any = MISSING
 
     def __post_init__(self) -> None:
@@ -469,10 +523,19 @@ class GenerateConfig:
 
 
 @dataclass
+class WorkspaceConfig:
+    """Whose wandb project gets the dashboard of ``study=workspace``."""
+
+    project: str = MISSING
+    entity: str | None = MISSING
+
+
+@dataclass
 class EvaluateConfig:
     """Root of `conf/evaluate.yaml`."""
 
-    checkpoint: str = MISSING
+    checkpoint: str | None = MISSING
+    runs: str | None = MISSING
     which: str = MISSING
     split: str = MISSING
     max_length: Any = MISSING
@@ -482,6 +545,7 @@ class EvaluateConfig:
     study: str | None = MISSING
     p: Any = MISSING
     length: int | None = MISSING
+    workspace: WorkspaceConfig = MISSING
     data: dict[str, Any] = MISSING
     generate: GenerateConfig = MISSING
     allow_targets: list[str] = MISSING
@@ -498,9 +562,13 @@ class EvaluateConfig:
         _require(self.study in (None, *STUDIES), "study", self.study, f"{', '.join(STUDIES)}, or null")
         _check_norm("p", self.p)
         _require(self.length is None or self.length >= 1, "length", self.length, "at least 1, or null")
-        for key, neutral in (("p", "mixed"), ("length", None)):
-            read = self.study is not None or getattr(self, key) == neutral
-            _require(read, key, getattr(self, key), f"left out without study=certify, which alone reads {key}")
+        if self.study in (None, "certify"):
+            _require(self.checkpoint is not None, "checkpoint", "null", "a run folder or a .ckpt file")
+        for key, neutral, study in (("p", "mixed", "certify"), ("length", None, "certify"), ("runs", None, "report")):
+            read = self.study == study or getattr(self, key) == neutral
+            _require(read, key, getattr(self, key), f"left out without study={study}, which alone reads {key}")
+        wanted = "a glob of run folders, in quotes, such as 'runs/*/*'"
+        _require(self.study != "report" or self.runs is not None, "runs", "null", wanted)
         alone = self.study is None or self.generate.samples == 0
         _require(alone, "generate.samples", self.generate.samples, f"0 with study={self.study}")
 
@@ -531,6 +599,9 @@ SCHEMAS: dict[str, type] = {
     "regularizer/jasmin": JasminConfig,
     "regularizer/jacobian": JacobianConfig,
     "trainer/trainer": TrainerConfig,
+    "callbacks/stability": StabilityConfig,
+    "callbacks/divergence_guard": DivergenceGuardConfig,
+    "callbacks/samples": SamplesConfig,
     "logger/plain": LoggerConfig,
     "logger/wandb": WandbConfig,
     "factory": Factory,

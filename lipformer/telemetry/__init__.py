@@ -1,0 +1,1 @@
+"""What is watched of a model while it trains: measurements, none of which changes it."""
