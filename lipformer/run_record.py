@@ -1,0 +1,258 @@
+"""What a run folder tells once the run has ended, or while it still goes: read into plain data, without torch."""
+
+import csv
+import glob
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from lipformer.errors import UsageError
+from lipformer.run_folder import Outcome, read_outcome
+
+TOKENS = "train/tokens"
+DATED = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d+-(\w+)(-sweep)?")
+"""Names that folders get by default: their date tells a reader nothing, their id does."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One metric over a run, in the rows in which it stands.
+
+    Attributes:
+        steps: (rows,), as in the column ``step``, never falling.
+        tokens: (rows,), seen up to each step; between two rows that say it, interpolated.
+        values: (rows,), inf and nan among them.
+    """
+
+    steps: np.ndarray
+    tokens: np.ndarray
+    values: np.ndarray
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """All that a run folder says in files of text.
+
+    Attributes:
+        folder: where it was read.
+        config: ``config.yaml``; empty where it cannot be read, as the next ones.
+        outcome: ``status.json``; None while the run goes, and where it was killed.
+        figures: ``metrics.json``, flat names.
+        series: the columns of ``metrics.csv``.
+        samples: ``samples.json``, or None.
+        certificate: ``certificate.json``, or None.
+    """
+
+    folder: Path
+    config: dict[str, Any]
+    outcome: Outcome | None
+    figures: dict[str, Any]
+    series: dict[str, Series]
+    samples: dict[str, Any] | None
+    certificate: dict[str, Any] | None
+
+    @property
+    def status(self) -> str:
+        """``finished``, ``diverged``, ``failed``, ``interrupted``, or ``running`` where nothing says how it ended."""
+        return self.outcome.status if self.outcome else "running"
+
+
+def read_record(folder: Path) -> RunRecord:
+    """Read a run folder, whatever state it is in.
+
+    A run that still goes, one killed in the middle of a row, and one of a version without some of the files are read
+    as far as they go; what is missing or broken is left out.
+
+    Raises:
+        UsageError: there is no such folder.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: no such run folder")
+    return RunRecord(
+        folder=folder,
+        config=_read_config(folder / "config.yaml"),
+        outcome=read_outcome(folder),
+        figures=_read_json(folder / "metrics.json") or {},
+        series=read_series(folder / "metrics.csv"),
+        samples=_read_json(folder / "samples.json"),
+        certificate=_read_json(folder / "certificate.json"),
+    )
+
+
+def read_series(file: Path) -> dict[str, Series]:
+    """Read ``metrics.csv`` by columns; empty where there is no such file, or no whole row in it."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return {}
+    whole = text[: text.rfind("\n") + 1].replace("\0", "")  # the last line may be half written
+    header, *rows = list(csv.reader(whole.splitlines())) or [[]]
+    cells = np.full((len(rows), len(header)), np.nan)
+    stands = np.zeros(cells.shape, bool)
+    for i, row in enumerate(rows):
+        for j, cell in enumerate(row[: len(header)]):
+            if cell:
+                stands[i, j], cells[i, j] = _number(cell)
+    columns = {name: j for j, name in enumerate(header)}
+    if "step" not in columns:
+        return {}
+    steps = cells[:, columns["step"]]
+    order = np.argsort(steps, kind="stable")[: np.isfinite(steps).sum()]  # nan comes last
+    steps, cells, stands = steps[order], cells[order], stands[order]
+    tokens = _tokens(steps, cells[:, columns[TOKENS]]) if TOKENS in columns else np.full(len(steps), np.nan)
+    return {
+        name: Series(steps[stands[:, j]], tokens[stands[:, j]], cells[stands[:, j], j])
+        for name, j in columns.items()
+        if name not in ("", "step", "epoch") and stands[:, j].any()
+    }
+
+
+def find_runs(pattern: str) -> list[Path]:
+    """Return the run folders, those with ``config.yaml`` and ``metrics.csv``, that a glob names, sorted.
+
+    Args:
+        pattern: as the shell's, ``**`` for any depth.
+
+    Raises:
+        UsageError: there is none.
+    """
+    found = {Path(name) for name in glob.glob(pattern, recursive=True)}
+    runs = sorted(path for path in found if all((path / name).is_file() for name in ("config.yaml", "metrics.csv")))
+    if not runs:
+        raise UsageError(
+            f"runs={pattern}: no run folder there (one with config.yaml and metrics.csv); give a glob of run folders, "
+            "in quotes, such as 'runs/*/*'"
+        )
+    return runs
+
+
+def name_runs(records: Sequence[RunRecord]) -> list[str]:
+    """Return a short name for each run, no two the same.
+
+    That of its folder, with as many folders above as it takes to tell it from the others; of a folder named by date,
+    the name of the configuration and the id.
+    """
+    paths = [record.folder.absolute().parts for record in records]
+    names: list[str] = []
+    for path, record in zip(paths, records, strict=True):
+        count = next(
+            (n for n in range(1, len(path)) if sum(other[-n:] == path[-n:] for other in paths) == 1), len(path)
+        )
+        if count == 1 and (match := DATED.fullmatch(path[-1])):
+            names.append(f"{record.config.get('name', 'run')} {match[1]}")
+        else:
+            names.append("/".join(path[-count:]))
+    twice = {name for name in names if names.count(name) > 1}
+    return [f"{name} ({number})" if name in twice else name for number, name in enumerate(names, start=1)]
+
+
+def config_differences(records: Sequence[RunRecord]) -> dict[str, list[str]]:
+    """Return the keys of the configurations that differ, flat, with a value for each run.
+
+    A value is spelled as in YAML; ``""`` where the run lacks the key. A key that only repeats one of the root, as
+    ``optimizer.lr`` repeats ``lr``, is left out.
+    """
+    flat = [flat_config(record.config) for record in records]
+    keys = list(dict.fromkeys(key for config in flat for key in config))
+    rows = {key: [config.get(key, "") for config in flat] for key in keys}
+    differing = {key: row for key, row in rows.items() if len(set(row)) > 1}
+    return {
+        key: row for key, row in differing.items() if "." not in key or differing.get(key.rpartition(".")[2]) != row
+    }
+
+
+def flat_config(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return the values of a configuration under dotted keys, spelled as in YAML."""
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, dict) and value:
+            flat |= flat_config(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = spell(value)
+    return flat
+
+
+def spell(value: Any) -> str:
+    """Spell a plain value as YAML does."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case list():
+            return f"[{', '.join(spell(item) for item in value)}]"
+        case _:
+            return str(value)
+
+
+def layer_series(record: RunRecord, quantity: str, group: str = "stability") -> dict[str, Series]:
+    """Return a quantity's series for each layer that has it, in the order of the model.
+
+    Args:
+        record: of the run.
+        quantity: last part of the metric's name, such as ``entropy_share``; the norm where `group` is ``certificate``.
+        group: first part of the metric's name.
+    """
+    found = {}
+    for name, series in record.series.items():
+        match name.split("/"):
+            case [first, layer, last] if first == group and last == quantity:
+                found[layer] = series
+    return dict(sorted(found.items(), key=lambda item: _place(item[0])))
+
+
+def _place(layer: str) -> tuple[int, list[tuple[int, str]]]:
+    """Where a layer stands among the others: along the model, the number of a block as a number; totals last."""
+    first, _, rest = layer.partition(".")
+    place = next((i for i, names in enumerate(ORDER) if first in names), len(ORDER))
+    return place, [(int(part), "") if part.isdigit() else (-1, part) for part in rest.split(".")]
+
+
+def _tokens(steps: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """Tokens seen at each row; rows of a validation do not say it, but those of training around them do."""
+    known = np.isfinite(tokens)
+    if not known.any():
+        return np.full(len(steps), np.nan)
+    # Before the first step, which has number 0, no token was seen.
+    return np.interp(steps, np.concatenate([[-1.0], steps[known]]), np.concatenate([[0.0], tokens[known]]))
+
+
+def _number(cell: str) -> tuple[bool, float]:
+    try:
+        return True, float(cell)
+    except ValueError:
+        return False, np.nan
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    try:
+        config = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    except Exception:  # YAML's errors and OmegaConf's have no base in common
+        return {}
+    return {str(key): value for key, value in config.items()} if isinstance(config, dict) else {}
+
+
+def _read_json(file: Path) -> dict[str, Any] | None:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+ORDER = (
+    ("embedding",),
+    ("position",),
+    ("blocks",),
+    ("final_norm",),
+    ("trunk",),
+    ("head",),
+    ("logits",),
+    ("total",),
+)

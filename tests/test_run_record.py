@@ -1,0 +1,161 @@
+"""Run folders are read whatever state they are in."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lipformer.errors import UsageError
+from lipformer.run_folder import Outcome
+from lipformer.run_record import config_differences, find_runs, layer_series, name_runs, read_record
+
+
+def make(folder: Path, csv: str = "epoch,step,train/tokens\n0,1,20.0\n", config: str = "name: run\n") -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(config)
+    (folder / "metrics.csv").write_text(csv)
+    return folder
+
+
+def test_reads_columns_by_the_rows_in_which_they_stand(tmp_path):
+    csv = (
+        "epoch,step,train/nats_per_char,train/tokens,val/nats_per_char\n"
+        "0,9,3.0,100.0,\n0,14,,,2.5\n0,19,nan,300.0,\n0,19,,,inf\n"
+    )
+    series = read_record(make(tmp_path / "run", csv)).series
+    train, val = series["train/nats_per_char"], series["val/nats_per_char"]
+    np.testing.assert_array_equal(train.steps, [9, 19])
+    np.testing.assert_array_equal(train.values, [3.0, math.nan])
+    np.testing.assert_array_equal(val.steps, [14, 19])
+    np.testing.assert_array_equal(val.tokens, [200, 300])  # between the rows of training, and with one
+    np.testing.assert_array_equal(val.values, [2.5, math.inf])
+    assert train.values.dtype == np.float64
+    assert set(series) == {"train/nats_per_char", "train/tokens", "val/nats_per_char"}
+
+
+def test_tokens_before_the_first_row_of_training_grow_from_zero(tmp_path):
+    csv = "epoch,step,train/tokens,val/nats_per_char\n0,4,,2.5\n0,9,100.0,\n"
+    np.testing.assert_allclose(read_record(make(tmp_path / "run", csv)).series["val/nats_per_char"].tokens, [50.0])
+
+
+def test_without_tokens_they_are_nan(tmp_path):
+    csv = "epoch,step,train/nats_per_char\n0,9,3.0\n"
+    assert np.isnan(read_record(make(tmp_path / "run", csv)).series["train/nats_per_char"].tokens).all()
+
+
+@pytest.mark.parametrize("tail", ["0,29,1.2", "0,29", "0,29,1.25,3", "\0\0\0\0\n", "0,x,1.0\n", "\n"])
+def test_a_broken_last_row_is_left_out(tmp_path, tail):
+    csv = f"epoch,step,train/nats_per_char,train/tokens\n0,9,3.0,100.0\n{tail}"
+    np.testing.assert_array_equal(read_record(make(tmp_path / "run", csv)).series["train/nats_per_char"].values, [3.0])
+
+
+def test_rows_of_a_resumed_run_come_in_order(tmp_path):
+    csv = "epoch,step,train/nats_per_char,train/tokens\n0,19,2.0,200.0\n0,9,3.0,100.0\n"
+    np.testing.assert_array_equal(read_record(make(tmp_path / "run", csv)).series["train/nats_per_char"].steps, [9, 19])
+
+
+@pytest.mark.parametrize("csv", ["", "epoch,step\n", "epoch,train/tokens\n0,3.0\n", "epoch,step,train/tokens"])
+def test_no_whole_row_no_series(tmp_path, csv):
+    assert read_record(make(tmp_path / "run", csv)).series == {}
+
+
+def test_an_empty_folder_is_a_run_that_says_nothing(tmp_path):
+    record = read_record(tmp_path)
+    assert record.status == "running"
+    assert (record.outcome, record.samples, record.certificate) == (None, None, None)
+    assert (record.config, record.figures, record.series) == ({}, {}, {})
+
+
+def test_no_folder_is_an_error(tmp_path):
+    with pytest.raises(UsageError, match="nowhere: no such run folder"):
+        read_record(tmp_path / "nowhere")
+
+
+def test_reads_the_files_beside_the_metrics(tmp_path):
+    folder = make(tmp_path / "run", config="lr: 1.0e-05\ndata:\n  dir: ${oc.env:HOME}\n")
+    Outcome("diverged", 3, "loss is nan", 1.5).write(folder)
+    for name in ("metrics", "samples", "certificate"):
+        (folder / f"{name}.json").write_text(json.dumps({"of": name}))
+    record = read_record(folder)
+    assert record.config == {"lr": 1e-5, "data": {"dir": "${oc.env:HOME}"}}
+    assert record.status == "diverged"
+    assert record.outcome == Outcome("diverged", 3, "loss is nan", 1.5)
+    assert (record.figures, record.samples, record.certificate) == tuple(
+        {"of": name} for name in ("metrics", "samples", "certificate")
+    )
+
+
+@pytest.mark.parametrize("broken", ["", "{", "[1]", "null", "3"])
+def test_broken_files_are_left_out(tmp_path, broken):
+    folder = make(tmp_path / "run", config=broken)
+    for name in ("metrics.json", "samples.json", "certificate.json", "status.json"):
+        (folder / name).write_text(broken)
+    record = read_record(folder)
+    assert (record.outcome, record.samples, record.certificate) == (None, None, None)
+    assert (record.config, record.figures) == ({}, {})
+
+
+def test_finds_only_run_folders_sorted(tmp_path):
+    runs = [make(tmp_path / "b"), make(tmp_path / "a"), make(tmp_path / "deep" / "c")]
+    (tmp_path / "no_run").mkdir()
+    (tmp_path / "no_metrics").mkdir()
+    (tmp_path / "no_metrics" / "config.yaml").write_text("")
+    assert find_runs(f"{tmp_path}/*") == [runs[1], runs[0]]
+    assert find_runs(f"{tmp_path}/**") == [runs[1], runs[0], runs[2]]
+    with pytest.raises(UsageError, match=r"runs=.*no_\*: no run folder there"):
+        find_runs(f"{tmp_path}/no_*")
+
+
+def test_differences_of_configurations(tmp_path):
+    first = "lr: 0.1\nseed: 0\nattention: {kind: l2, locality: null}\noptimizer: {lr: 0.1, betas: [0.9, 0.98]}\n"
+    second = "lr: 0.2\nseed: 0\nattention: {kind: dot}\noptimizer: {lr: 0.2, betas: [0.9, 0.99]}\ncompile: true\n"
+    records = [read_record(make(tmp_path / str(i), config=text)) for i, text in enumerate((first, second))]
+    assert config_differences(records) == {
+        "lr": ["0.1", "0.2"],
+        "attention.kind": ["l2", "dot"],
+        "attention.locality": ["null", ""],
+        "optimizer.betas": ["[0.9, 0.98]", "[0.9, 0.99]"],
+        "compile": ["", "true"],
+    }
+    assert config_differences(records[:1]) == {}
+
+
+def test_a_key_that_differs_otherwise_than_its_namesake_is_told(tmp_path):
+    first, second, third = "lr: 1\no: {lr: 1}\n", "lr: 2\no: {lr: 1}\n", "lr: 2\no: {lr: 3}\n"
+    records = [read_record(make(tmp_path / str(i), config=text)) for i, text in enumerate((first, second, third))]
+    assert config_differences(records) == {"lr": ["1", "2", "2"], "o.lr": ["1", "1", "3"]}
+
+
+def test_layers_come_in_the_order_of_the_model(tmp_path):
+    layers = [
+        "embedding",
+        "position",
+        "blocks.0",
+        "blocks.0.attention",
+        "blocks.0.attention.branch",
+        "blocks.0.feedforward",
+        "blocks.2",
+        "blocks.10",
+        "final_norm",
+        "trunk",
+        "head",
+        "logits",
+        "total",
+    ]
+    names = [f"stability/{layer}/x" for layer in sorted(layers, reverse=True)]
+    others = ["stability/trunk/xx", "certificate/trunk/x", "train/x", "stability/x"]
+    csv = f"epoch,step,{','.join(names + others)}\n0,1{',1.0' * len(names + others)}\n"
+    record = read_record(make(tmp_path / "run", csv))
+    assert list(layer_series(record, "x")) == layers
+    assert list(layer_series(record, "x", "certificate")) == ["trunk"]
+    assert layer_series(record, "nothing") == {}
+
+
+def test_names_are_short_and_no_two_the_same(tmp_path):
+    dated = "2026-01-02_03-04-05_678901"
+    folders = ["a/0", "b/0", "b/1", f"c/{dated}-1f", f"d/{dated}-2e", f"d/{dated}-2e-sweep/7"]
+    records = [read_record(make(tmp_path / folder)) for folder in folders]
+    assert name_runs(records) == ["a/0", "b/0", "1", "run 1f", "run 2e", "7"]
+    assert name_runs([records[0], records[0]])[1].endswith("/0 (2)")
