@@ -47,24 +47,23 @@ def attend(
     if fused:
         return fused_tied_l2(x, weight, head_outputs(value_map, out), s=1.0, causal=causal, slope=slope)
     values = split_heads(linear(x, weight), query.shape[0])
-    weights = tempered_weights(x, query, log_temperature, causal, slope)
+    weights = masked_softmax(tempered_scores(x, query, log_temperature, slope), causal)
     mixed = weights.to(values.dtype) @ (values @ value_map.to(values.dtype))
     return linear(merge_heads(mixed), out.to(mixed.dtype))
 
 
-def tempered_weights(
+def tempered_scores(
     x: Float[Tensor, "*batch N D"],
     query: Float[Tensor, "H D d"],
     log_temperature: Float[Tensor, "H"],
-    causal: bool,
     slope: Float[Tensor, "H"] | None = None,
 ) -> Float[Tensor, "*batch H N N"]:
-    """Rows of the softmax, each summing to one; arguments as in :func:`attend`."""
+    """Scores before the mask, up to a constant of each row; arguments as in :func:`attend`."""
     weight = (query.mT * _root(log_temperature)).flatten(0, 1).to(query.dtype)
     origin = x[..., :1, :].detach()  # distances do not depend on it, their rounding does
     queries = split_heads(linear(x - origin, weight), query.shape[0])
     scores = l2_scores(queries, queries, 1.0)
-    return masked_softmax(scores if slope is None else penalise_distance(scores, slope), causal)
+    return scores if slope is None else penalise_distance(scores, slope)
 
 
 def _root(log_temperature: Float[Tensor, "H"]) -> Float[Tensor, "H 1 1"]:

@@ -8,15 +8,15 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lipformer.bounds import theorems
-from lipformer.functional.attention import masked_softmax
 from lipformer.functional.heads import check_heads, merge_heads, split_heads
 from lipformer.functional.precision import at_least_float32
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.modules.attention.projection import certified_heads, projection
+from lipformer.modules.attention.scored import SoftmaxAttention
 from lipformer.modules.dropout import Dropout
 
 
-class CosineAttention(nn.Module):
+class CosineAttention(SoftmaxAttention):
     r"""Multi-head scaled cosine similarity self-attention.
 
     .. math:: F(X) = [\nu_1 P^1 \hat V_1, \dots, \nu_H P^H \hat V_H] W^O, \qquad
@@ -86,10 +86,9 @@ class CosineAttention(nn.Module):
             mixed = self.attention_weights(x).to(values.dtype) @ values
         return self.dropout(self.out(merge_heads(mixed)))
 
-    def attention_weights(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
-        """Rows of the softmax; each sums to one."""
-        scores = self._normalised(self.query, x, self.raw_temperature) @ self._normalised(self.key, x).mT
-        return masked_softmax(scores, self.causal)
+    def attention_scores(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
+        """Similarities of the normalised queries and keys, times the heads' tau_h, before the mask."""
+        return self._normalised(self.query, x, self.raw_temperature) @ self._normalised(self.key, x).mT
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Upper bound on the Lipschitz constant, differentiable, in float64: ``theorems.cosine_bound``.

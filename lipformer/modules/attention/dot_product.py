@@ -5,17 +5,18 @@ import math
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from lipformer.bounds import theorems
-from lipformer.functional.attention import dot_product_scores, masked_softmax
+from lipformer.functional.attention import dot_product_scores
 from lipformer.functional.heads import check_heads, merge_heads, split_heads
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.modules.attention.projection import certified_heads, projection
+from lipformer.modules.attention.scored import SoftmaxAttention
 from lipformer.modules.dropout import Dropout
 
 
-class DotProductAttention(nn.Module):
+class DotProductAttention(SoftmaxAttention):
     r"""Multi-head scaled dot-product self-attention. Not Lipschitz, but so on each ball.
 
     .. math:: F(X) = [P^1 X W^V_1, \dots, P^H X W^V_H] W^O, \qquad
@@ -74,10 +75,9 @@ class DotProductAttention(nn.Module):
             mixed = self.weight_dropout(self.attention_weights(x)).to(values.dtype) @ values
         return self.dropout(self.out(merge_heads(mixed)))
 
-    def attention_weights(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
-        """Rows of the softmax, before dropout; each sums to one."""
-        scores = dot_product_scores(split_heads(self.query(x), self.heads), split_heads(self.key(x), self.heads))
-        return masked_softmax(scores, self.causal)
+    def attention_scores(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
+        r"""Scaled dot products, :math:`q_i \cdot k_j / \sqrt{D/H}`, before the mask."""
+        return dot_product_scores(split_heads(self.query(x), self.heads), split_heads(self.key(x), self.heads))
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Infinity, in every norm: a token of zeros averages the others, whose spread enters its derivative."""

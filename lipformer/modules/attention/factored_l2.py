@@ -10,13 +10,14 @@ from lipformer.bounds import theorems
 from lipformer.functional import spectral
 from lipformer.functional.heads import check_heads
 from lipformer.functional.spectral import Norm, parse_norm
-from lipformer.functional.tempered import attend, tempered_weights
+from lipformer.functional.tempered import attend, tempered_scores
 from lipformer.modules.attention.length import check_length
 from lipformer.modules.attention.locality import log_slopes, slopes
+from lipformer.modules.attention.scored import SoftmaxAttention
 from lipformer.modules.dropout import ContractiveDropout
 
 
-class FactoredL2Attention(nn.Module):
+class FactoredL2Attention(SoftmaxAttention):
     r"""Heads :math:`P^h X U_h V_h` with a temperature and a penalty on distance of their own, then O.
 
     A kind says what U and O are (`factors`) and what dropout does to its constant. Arguments as for
@@ -64,9 +65,9 @@ class FactoredL2Attention(nn.Module):
         mixed = attend(x, query, maps, out, self.log_temperature, causal=self.causal, fused=fused, slope=self.slope)
         return self.drop(mixed, query)
 
-    def attention_weights(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
-        """Rows of the softmax; each sums to one."""
-        return tempered_weights(x, self.factors()[0], self.log_temperature, self.causal, self.slope)
+    def attention_scores(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
+        """Negative squared distances times tau_h, less the penalty, up to a constant of each row, before the mask."""
+        return tempered_scores(x, self.factors()[0], self.log_temperature, self.slope)
 
     @property
     def slope(self) -> Float[Tensor, "H"] | None:
@@ -76,6 +77,11 @@ class FactoredL2Attention(nn.Module):
     def factors(self) -> tuple[Float[Tensor, "H D d"], Float[Tensor, "H d d"], Float[Tensor, "D D"]]:
         """U_h, V_h with all that is divided by, and O in ``nn.Linear`` layout."""
         raise NotImplementedError
+
+    def linear_maps(self) -> dict[str, Tensor]:
+        """The factors in ``nn.Linear`` layout: queries of all heads, values (block by block), output."""
+        query, maps, out = self.factors()
+        return {"query": query.mT.flatten(0, 1), "value": torch.block_diag(*maps.mT), "out": out}
 
     def divided_maps(self, divisor: float = 1.0) -> Float[Tensor, "H d d"]:
         """V_h scale / ((4c + 1) divisor), of 2-norm at most that factor."""

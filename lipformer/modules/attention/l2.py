@@ -4,19 +4,20 @@ import math
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from lipformer.functional.attention import l2_scores, masked_softmax
+from lipformer.functional.attention import l2_scores
 from lipformer.functional.fused import fused_l2
 from lipformer.functional.heads import check_heads, merge_heads, split_heads
 from lipformer.functional.precision import linear_float32
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.functional.value_path import head_outputs, value_maps
 from lipformer.modules.attention.projection import projection
+from lipformer.modules.attention.scored import SoftmaxAttention
 from lipformer.modules.dropout import Dropout
 
 
-class L2Attention(nn.Module):
+class L2Attention(SoftmaxAttention):
     r"""Multi-head L2 self-attention with W^K apart from W^Q. Not Lipschitz.
 
     .. math:: F(X) = [P^1 X A_1 W^V_1, \dots, P^H X A_H W^V_H] W^O, \qquad
@@ -73,13 +74,13 @@ class L2Attention(nn.Module):
         mixed = self.attention_weights(x).to(values.dtype) @ values
         return self.dropout(self.out(merge_heads(mixed)))
 
-    def attention_weights(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
-        """Rows of the softmax; each sums to one."""
+    def attention_scores(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
+        """Negative squared distances over s up to a constant of each row, before the mask."""
         origin = x[..., :1, :].detach()  # distances allow one common shift of queries and keys: the first key
         gap = linear_float32(origin, self.query.weight) - linear_float32(origin, self.key.weight)
         queries = split_heads(self.query(x - origin) + gap, self.heads)
         keys = split_heads(self.key(x - origin), self.heads)
-        return masked_softmax(l2_scores(queries, keys, self.s), self.causal)
+        return l2_scores(queries, keys, self.s)
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Infinity, in every norm: a key far from its own token's query leaves distances unbounded."""

@@ -8,15 +8,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lipformer.bounds import theorems
-from lipformer.functional.attention import dot_product_scores, masked_softmax
+from lipformer.functional.attention import dot_product_scores
 from lipformer.functional.heads import check_heads, merge_heads, split_heads
 from lipformer.functional.precision import at_least_float32
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.modules.attention.projection import certified_heads, projection
+from lipformer.modules.attention.scored import SoftmaxAttention
 from lipformer.modules.dropout import Dropout
 
 
-class QKNormAttention(nn.Module):
+class QKNormAttention(SoftmaxAttention):
     r"""Multi-head softmax self-attention with queries and keys normalised in each head.
 
     .. math:: F(X) = [P^1 X W^V_1, \dots, P^H X W^V_H] W^O, \qquad
@@ -80,9 +81,9 @@ class QKNormAttention(nn.Module):
             mixed = self.attention_weights(x).to(values.dtype) @ values
         return self.dropout(self.out(merge_heads(mixed)))
 
-    def attention_weights(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
-        """Rows of the softmax; each sums to one."""
-        return masked_softmax(dot_product_scores(*self._normalised(x)), self.causal)
+    def attention_scores(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
+        """Scaled dot products of the normalised queries and keys, before the mask."""
+        return dot_product_scores(*self._normalised(x))
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Infinity, in every norm: the weights move at a finite rate, but the values they mix are not bounded."""

@@ -4,17 +4,18 @@ import math
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from lipformer.bounds import theorems
 from lipformer.functional.attention import dot_product_scores
 from lipformer.functional.heads import check_heads, merge_heads, split_heads
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.modules.attention.projection import certified_heads, projection
+from lipformer.modules.attention.scored import ScoredAttention
 from lipformer.modules.dropout import Dropout
 
 
-class SigmoidAttention(nn.Module):
+class SigmoidAttention(ScoredAttention):
     r"""Multi-head sigmoid self-attention. Not Lipschitz, but so on each ball.
 
     .. math:: F(X) = [P^1 X W^V_1, \dots, P^H X W^V_H] W^O, \qquad
@@ -66,10 +67,14 @@ class SigmoidAttention(nn.Module):
         mixed = self.attention_weights(x).to(values.dtype) @ values
         return self.dropout(self.out(merge_heads(mixed)))
 
-    def attention_weights(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
-        """The sigmoids, each in (0, 1); rows sum to anything."""
+    def attention_scores(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
+        """Scaled dot products plus b, before the mask."""
         scores = dot_product_scores(split_heads(self.query(x), self.heads), split_heads(self.key(x), self.heads))
-        weights = torch.sigmoid(scores + self.bias)
+        return scores + self.bias
+
+    def weights_from_scores(self, scores: Float[Tensor, "*batch H N N"]) -> Float[Tensor, "*batch H N N"]:
+        """The sigmoids, each in (0, 1); rows sum to anything."""
+        weights = torch.sigmoid(scores)
         return weights.tril() if self.causal else weights
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:

@@ -3,20 +3,21 @@
 import math
 
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from lipformer.bounds import theorems
-from lipformer.functional.attention import l2_scores, masked_softmax, penalise_distance
+from lipformer.functional.attention import l2_scores, penalise_distance
 from lipformer.functional.fused import fused_tied_l2
 from lipformer.functional.heads import check_heads, merge_heads, split_heads, split_outputs
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.functional.value_path import head_outputs, value_maps
 from lipformer.modules.attention.locality import log_slopes, slopes
 from lipformer.modules.attention.projection import projection
+from lipformer.modules.attention.scored import SoftmaxAttention
 from lipformer.modules.dropout import ContractiveDropout, Dropout
 
 
-class TiedL2Attention(nn.Module):
+class TiedL2Attention(SoftmaxAttention):
     r"""Multi-head L2 self-attention with tied queries and keys.
 
     .. math:: F(X) = [P^1 X A_1 W^V_1, \dots, P^H X A_H W^V_H] W^O, \qquad
@@ -86,12 +87,12 @@ class TiedL2Attention(nn.Module):
         mixed = self.attention_weights(x).to(values.dtype) @ values
         return self.dropout(self.out(merge_heads(mixed)))
 
-    def attention_weights(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
-        """Rows of the softmax; each sums to one."""
+    def attention_scores(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
+        """Negative squared distances over s, less the penalty, up to a constant of each row, before the mask."""
         origin = x[..., :1, :].detach()  # distances do not depend on it, their rounding does
         queries = split_heads(self.query(x - origin), self.heads)
         scores = l2_scores(queries, queries, self.s)
-        return masked_softmax(scores if self.slope is None else penalise_distance(scores, self.slope), self.causal)
+        return scores if self.slope is None else penalise_distance(scores, self.slope)
 
     @property
     def slope(self) -> Float[Tensor, "H"] | None:
