@@ -42,15 +42,24 @@ def _train(config: DictConfig, folder: Path) -> float | None:
         # Each rank would start the whole sweep again beside this one.
         raise UsageError(f"trainer.devices={devices} does not go with -m: sweep with trainer.devices=1")
     claim_folder(folder)
-    with recorded(folder, "train") as outcome:
-        if settings is None:
-            from lipformer.training.resume import resumed_config
+    report = False
+    try:
+        with recorded(folder, "train") as outcome:
+            if settings is None:
+                from lipformer.training.resume import resumed_config
 
-            config = resumed_config(config, HydraConfig.get())
-            settings = validate(config)
-        from lipformer.training.run import run_training
+                config = resumed_config(config, HydraConfig.get())
+                settings = validate(config)
+            from lipformer.training.run import run_training
 
-        return run_training(settings, to_plain(config), folder, outcome)
+            plain = to_plain(config)
+            report = plain["trainer"]["report"]
+            return run_training(settings, plain, folder, outcome)
+    finally:
+        if report:  # by now the folder says how the run ended
+            from lipformer.training.publish import publish_report
+
+            publish_report(folder)
 
 
 def _evaluate(config: DictConfig, folder: Path) -> float | None:

@@ -322,6 +322,7 @@ class TrainerConfig:
     deterministic: bool = MISSING
     compile: bool = MISSING
     progress: str = MISSING
+    report: bool = MISSING
 
     def __post_init__(self) -> None:
         _one_of("trainer.accelerator", self.accelerator, ("auto", "cpu", "gpu"))

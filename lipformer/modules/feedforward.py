@@ -100,6 +100,10 @@ class ContractiveFeedForward(FeedForward):
         dtype = self.expand.weight.dtype
         return expand.to(dtype), (contract * (self.scale / self.slope)).to(dtype)
 
+    def linear_maps(self) -> dict[str, Tensor]:
+        """The matrices as they are used, in ``nn.Linear`` layout."""
+        return dict(zip(("expand", "contract"), self.factors(), strict=True))
+
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Product of the constants of the parts as they are used; the length does not matter."""
         expand, contract = (theorems.linear_bound(factor, p) for factor in self.factors())

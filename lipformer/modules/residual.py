@@ -26,6 +26,8 @@ class Residual(nn.Module):
     normalises_output = True
     """Whether the output has been through the norm; if not, the model puts one behind the last block."""
     caveat = ""
+    branch_scale: float | Tensor = 1.0
+    """What the branch is multiplied by where it meets the skip connection, over what that is multiplied by."""
 
     def __init__(self, branch: nn.Module, norm: Callable[[int], nn.Module], width: int):
         super().__init__()
@@ -147,6 +149,11 @@ class WeightedResidual(Residual):
             raise ValueError(f"layers must be at least 1, not {layers}")
         self.alpha = nn.Parameter(torch.full((width,), 1 / layers))
 
+    @property
+    def branch_scale(self) -> Float[Tensor, "D"]:  # type: ignore[override]
+        """alpha."""
+        return self.alpha
+
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Add the weighted branch, then normalise."""
         return self.norm(x + self.alpha * self.branch(x))
@@ -182,6 +189,11 @@ class ConvexResidual(Residual):
             raise ValueError(f"layers must be at least 1, not {layers}")
         share = 1 / (2 * layers)
         self.logit = nn.Parameter(torch.tensor(math.log(share / (1 - share))))
+
+    @property
+    def branch_scale(self) -> Float[Tensor, ""]:  # type: ignore[override]
+        """a / (1 - a)."""
+        return self.logit.exp()
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Take the mean of token and branch, then normalise."""

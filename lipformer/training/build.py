@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from pytorch_lightning.callbacks import Callback
 from torch import nn
 from torch.optim import Optimizer
 
@@ -13,6 +14,8 @@ from lipformer.config import MODEL_GROUPS
 from lipformer.errors import CheckpointError, UsageError
 from lipformer.model import CharTransformer
 
+CALLBACKS = "callbacks"
+"""The group that holds any number of nodes, each by a name of its own."""
 LOADER_KEYS = ("max_length", "unknown", "batch_tokens", "num_workers")
 
 
@@ -80,6 +83,28 @@ def build_corpus(data: Mapping[str, Any]) -> Any:
         raise UsageError(f"data: {error}") from error
 
 
+def build_callbacks(nodes: Mapping[str, Mapping[str, Any]]) -> list[Callback]:
+    """Build the callbacks of a run, in the order of their names' appearance.
+
+    Raises:
+        UsageError: one is no Lightning callback, or its class refuses its options.
+    """
+    built = []
+    for name, node in nodes.items():
+        key = f"{CALLBACKS}.{name}"
+        if not isinstance(node, Mapping) or "_target_" not in node:
+            raise UsageError(f"{key}: it names no class; give {key}._target_=<package.Class>")
+        make = factory(node, key)
+        try:
+            callback = make()
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{key}: {error}") from error
+        if not isinstance(callback, Callback):
+            raise UsageError(f"{key}._target_={node['_target_']}: it is no Lightning callback")
+        built.append(callback)
+    return built
+
+
 def check_targets(config: Mapping[str, Any], allow: Sequence[str], where: str, groups: Iterable[str] = ()) -> None:
     """Refuse a configuration from a file that names anything but what its groups can be.
 
@@ -101,8 +126,11 @@ def check_targets(config: Mapping[str, Any], allow: Sequence[str], where: str, g
     def inside(name: str) -> bool:
         return any(name == package or name.startswith(package + ".") for package in trusted)
 
-    for group in (*MODEL_GROUPS, "data", *groups):
-        target = config[group]["_target_"]
+    nodes = {group: config[group] for group in (*MODEL_GROUPS, "data", *groups) if group != CALLBACKS}
+    if CALLBACKS in groups:
+        nodes.update({f"{CALLBACKS}.{name}": node for name, node in config[CALLBACKS].items()})
+    for group, node in nodes.items():
+        target = node["_target_"]
         if not isinstance(target, str) or not inside(target):
             raise CheckpointError(
                 f"{where}: {group} names {target!r}, which is outside the trusted packages; if you trust it, add "
@@ -112,7 +140,7 @@ def check_targets(config: Mapping[str, Any], allow: Sequence[str], where: str, g
             found = locate(target, group)
         except UsageError as error:
             raise CheckpointError(f"{where}: {error}") from error
-        kind, is_right_kind = KINDS[group]
+        kind, is_right_kind = KINDS[group.partition(".")[0]]
         if not is_right_kind(found) or not inside(found.__module__):
             raise CheckpointError(
                 f"{where}: {group} names {target!r}, which is no {kind} of the trusted packages; the file was altered"
@@ -137,6 +165,11 @@ def is_corpus(found: Any) -> bool:
     return inspect.isclass(found) and all(callable(getattr(found, method, None)) for method in ("lines", "source"))
 
 
+def is_callback(found: Any) -> bool:
+    """Whether an imported object is a class of Lightning callbacks."""
+    return inspect.isclass(found) and issubclass(found, Callback)
+
+
 def is_optimizer(found: Any) -> bool:
     """Whether an imported object is a class of optimizers."""
     return inspect.isclass(found) and issubclass(found, Optimizer)
@@ -150,4 +183,5 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "schedule": ("function", inspect.isfunction),
     "regularizer": ("function", inspect.isfunction),
     "logger": ("function", inspect.isfunction),
+    CALLBACKS: ("callback class", is_callback),
 }

@@ -25,8 +25,9 @@ NEUTRAL_GROUPS: dict[str, dict[str, Any]] = {
     "embedding": {"_target_": "lipformer.modules.embedding.TokenEmbedding", "_partial_": True, "filled": 1.0},
     "linear": {"_target_": "lipformer.modules.linear.dense", "_partial_": True},
     "regularizer": {"_target_": NO_REGULARIZER, "_partial_": True},
+    "callbacks": {},
 }
-NEUTRAL_TRAINER = {"compile": False}  # likewise for its keys
+NEUTRAL_TRAINER = {"compile": False, "report": True}  # likewise for its keys
 
 
 @dataclass(frozen=True)

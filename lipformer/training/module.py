@@ -1,5 +1,6 @@
 """The training loop's view of the model: loss, metrics, optimizer."""
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,6 +33,10 @@ class LanguageModule(pl.LightningModule):
         checkpoint_extras: stored in each checkpoint under ``lipformer``; plain containers only.
         seed: of the noise of each step.
         log_every_steps: optimizer steps between two lines of training metrics.
+
+    Attributes:
+        tokens_seen: trained on so far, by all ranks.
+        batch_nats: nats per token of the last training batch, on this rank.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class LanguageModule(pl.LightningModule):
         self.train_nats = NatsPerChar()
         self.val_nats = NatsPerChar()
         self.tokens_seen = 0
+        self.batch_nats = 0.0
         self._optimizer = optimizer
         self._schedule = schedule
         self._regularizer = regularizer
@@ -66,8 +72,9 @@ class LanguageModule(pl.LightningModule):
         """Return the mean nats per token of the batch, and the regularizer's penalty beside them."""
         logits, penalty = self._regularizer(self.model, batch)
         nats, tokens = sum_nats(logits, batch.targets)
-        if not torch.isfinite(nats):
-            raise DivergedError(f"the loss became {nats.item()} at step {self.global_step}: lower lr={self.lr:g}")
+        self.batch_nats = float(nats.detach() / tokens)
+        if not math.isfinite(self.batch_nats):
+            raise DivergedError(f"the loss became {self.batch_nats} at step {self.global_step}: lower lr={self.lr:g}")
         self.train_nats.update(nats, tokens)
         # Lightning averages gradients over ranks: times their number, divided by all their tokens, the mean is one
         # over tokens whatever share of them each rank has.
@@ -114,6 +121,7 @@ class LanguageModule(pl.LightningModule):
         self.val_nats.reset()
         if not torch.isfinite(nats):
             raise DivergedError(f"the validation became {nats.item()} at step {self.global_step}: lower lr={self.lr:g}")
+        self.log("train/tokens", float(self.tokens_seen))  # the x axis of every row
         self.log("val/nats_per_char", nats)
         self.log("val/bits_per_char", bits(float(nats)))
 

@@ -19,10 +19,10 @@ from lipformer.training.checkpoint import find_checkpoint, load_run, read_checkp
 log = logging.getLogger(__name__)
 
 # Groups that become objects besides the model's and its corpus.
-BUILT_TO_TRAIN = ("optimizer", "schedule", "regularizer", "logger")
+BUILT_TO_TRAIN = ("optimizer", "schedule", "regularizer", "callbacks", "logger")
 # What a continued run may be given anew: how long and where it trains, where its text and its logs are. All else is
 # part of what the checkpoint holds (weights, optimizer state, position in the data) and would be ignored or break it.
-FREE_GROUPS = ("trainer", "logger")
+FREE_GROUPS = ("trainer", "callbacks", "logger")
 FREE_KEYS = (
     "name",
     "resume",

@@ -16,15 +16,18 @@ from lipformer.config import TrainConfig
 from lipformer.data.datamodule import CharDataModule
 from lipformer.errors import UsageError
 from lipformer.run_folder import Outcome, local_rank, sigterm_handler, write_metrics
-from lipformer.training.build import LOADER_KEYS, build_corpus, build_model, factory
+from lipformer.training.build import LOADER_KEYS, build_callbacks, build_corpus, build_model, factory
 from lipformer.training.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lipformer.training.callbacks.progress import progress_callbacks
+from lipformer.training.callbacks.stability import StabilityMonitor
 from lipformer.training.callbacks.stopping import CleanStop
 from lipformer.training.checkpoint import checkpoint_extras, find_checkpoint, read_checkpoint
 from lipformer.training.loggers import finished
 from lipformer.training.metrics import bits
 from lipformer.training.module import LanguageModule
+from lipformer.training.publish import publish_figures
 from lipformer.training.resume import prepend_metrics
+from lipformer.training.summary import print_summary
 
 log = logging.getLogger(__name__)
 
@@ -60,8 +63,11 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
     best = BestCheckpoint(folder, resume_from)
     last = LastCheckpoint(folder)
     throughput, shown = progress_callbacks(options["progress"])
+    watching = build_callbacks(config["callbacks"])
     further = factory(config["logger"], "logger")(folder=folder, config=config)
-    trainer = build_trainer(options, folder, [CleanStop(), best, last, *shown], [further] if further else [])
+    # The configured ones stand before those that save: what they raise keeps a bad state from being saved.
+    callbacks = [CleanStop(), *watching, best, last, *shown]
+    trainer = build_trainer(options, folder, callbacks, [further] if further else [])
 
     data = CharDataModule(
         build_corpus(config["data"]),
@@ -94,24 +100,35 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
         seed=settings.seed,
         log_every_steps=options["log_every_steps"],
     )
-    try:
-        with finished(further):
+    ended = Outcome()
+    with finished(further):
+        try:
             _fit(trainer, module, data, resume_from)
-    finally:
-        outcome.best = _finite(best.best_model_score)
-        metrics = {
-            "best/val/nats_per_char": outcome.best,
-            "best/val/bits_per_char": None if outcome.best is None else bits(outcome.best),
-            **{name: float(value) for name, value in trainer.callback_metrics.items()},
-            "parameters": parameters,
-            "steps": trainer.global_step,
-            "tokens": module.tokens_seen,
-            "seconds": throughput.seconds(),
-            "tokens_per_second": throughput.tokens_per_second(module.tokens_seen),
-        }
-        write_metrics(folder, metrics)
-        if resume_from is not None and local_rank() == 0:
-            prepend_metrics(folder, resume_from, first_step)
+        except BaseException as error:
+            ended.end_by(error)
+            raise
+        finally:
+            outcome.best = ended.best = _finite(best.best_model_score)
+            monitor = next((callback for callback in watching if isinstance(callback, StabilityMonitor)), None)
+            latest = monitor.latest if monitor else {}
+            metrics = {
+                "best/val/nats_per_char": outcome.best,
+                "best/val/bits_per_char": None if outcome.best is None else bits(outcome.best),
+                **latest,
+                **{name: float(value) for name, value in trainer.callback_metrics.items()},
+                **({"stability/seconds": monitor.seconds} if monitor else {}),
+                "parameters": parameters,
+                "steps": trainer.global_step,
+                "tokens": module.tokens_seen,
+                "seconds": throughput.seconds(),
+                "tokens_per_second": throughput.tokens_per_second(module.tokens_seen),
+            }
+            write_metrics(folder, metrics)
+            if resume_from is not None and local_rank() == 0:
+                prepend_metrics(folder, resume_from, first_step)
+            if options["report"]:
+                publish_figures(folder, trainer.loggers)
+            print_summary(metrics, latest, options["progress"], ended.status)
     if outcome.best is not None:
         log.info("best valid: %.4f nats/char, %.4f bits/char", outcome.best, bits(outcome.best))
     log.info("test it with: python evaluate.py checkpoint=%s", folder)

@@ -8,9 +8,20 @@ import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from lipformer.errors import DivergedError
+from lipformer.telemetry.diagnosis import nonfinite_parameter
 
 
-class BestCheckpoint(ModelCheckpoint):
+class FiniteCheckpoint(ModelCheckpoint):
+    """Writes no weights that hold nan or infinity: the run has diverged, whatever its validation says."""
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Look at the weights, then save them."""
+        if name := nonfinite_parameter(pl_module):
+            raise DivergedError(f"the weights are not finite at step {trainer.global_step}, first {name}: lower lr")
+        super().on_validation_end(trainer, pl_module)
+
+
+class BestCheckpoint(FiniteCheckpoint):
     """Keeps ``best.ckpt``; a continued run takes it along into its own folder.
 
     Lightning forgets the best score when the folder changes, and the first validation after that, however bad, would
@@ -39,7 +50,7 @@ class BestCheckpoint(ModelCheckpoint):
         super().load_state_dict({**state_dict, **moved, "best_k_models": {new: score}, "last_model_path": ""})
 
 
-class LastCheckpoint(ModelCheckpoint):
+class LastCheckpoint(FiniteCheckpoint):
     """Keeps ``last.ckpt``: after each validation, and when an error or a signal ends the run.
 
     Not when the run diverged: the state is then worth less than that of the last validation.

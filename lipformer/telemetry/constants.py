@@ -1,0 +1,145 @@
+"""The dear measurements: norms of weights, local Lipschitz constants, and how well an invertible layer inverts."""
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lipformer.bounds.empirical import FromEmbedding, LocalConstant, local_lipschitz
+from lipformer.functional import spectral
+from lipformer.functional.spectral import Norm
+from lipformer.modules.fixed_point import NotConvergedWarning
+from lipformer.telemetry.layers import TRUNK, Passage
+
+LOGITS = "logits"
+ITERATIONS = 4
+"""Of an ascent to a local constant; the next one goes on from where it ended."""
+CONTRACTION_STEPS = 12
+MOST_ITERATIONS = 200
+"""Of the inverse of a layer; what has not converged by then shows in its error."""
+
+
+@torch.no_grad()
+def weight_norms(branch: nn.Module) -> dict[str, Float[Tensor, ""]]:
+    """Return ``<name>_norm_2`` and ``<name>_norm_inf`` of each linear map of a branch, exactly.
+
+    The maps are those the branch names itself, as it uses them (``linear_maps``, in ``nn.Linear`` layout), else its
+    children of class ``nn.Linear`` (query, key, value, out; expand, contract).
+    """
+    maps: dict[str, Tensor]
+    if hasattr(branch, "linear_maps"):
+        maps = branch.linear_maps()  # type: ignore[operator]
+    else:
+        maps = {name: child.weight for name, child in branch.named_children() if isinstance(child, nn.Linear)}
+    found = {}
+    for name, weight in maps.items():
+        found[f"{name}_norm_2"] = spectral.exact(weight)
+        found[f"{name}_norm_inf"] = spectral.inf_norm(weight)
+    return found
+
+
+class LocalConstants:
+    """Measures local Lipschitz constants again and again, each time from the direction found before.
+
+    A few steps of the ascent are then enough to follow a constant while the weights change slowly; each value is a
+    lower bound in any case.
+
+    Args:
+        model: a ``CharTransformer``.
+        p: 2, ``math.inf`` or "mixed".
+        iterations: steps of the ascent from each of two starts, the direction before and a random one.
+    """
+
+    def __init__(self, model: nn.Module, p: Norm, iterations: int = ITERATIONS):
+        self._logits = FromEmbedding(model)
+        self._p = p
+        self._iterations = iterations
+        self._directions: dict[str, Tensor] = {}
+
+    def measure(self, passed: Mapping[str, Passage], sentences: int = 1) -> dict[str, Float[Tensor, ""]]:
+        """Return the largest constant over the first sentences, by layer name.
+
+        Layers: residuals and their branches, ``trunk`` (embedded tokens to features) and ``logits`` (embedded tokens to
+        logits), each at the input that it really got. The model should be in eval mode.
+
+        Args:
+            passed: of `lipformer.telemetry.layers.pass_through`.
+            sentences: how many of the batch.
+        """
+        found = {}
+        for name, passage in passed.items():
+            branch_of = name.removesuffix(".branch")
+            if hasattr(passage.module, "branch") or (branch_of != name and branch_of in passed) or name == TRUNK:
+                found[name] = self._measure(name, passage.module, passage.x[:sentences])
+        found[LOGITS] = self._measure(LOGITS, self._logits, passed[TRUNK].x[:sentences])
+        return found
+
+    def _measure(self, name: str, function: Any, x: Tensor) -> Tensor:
+        constant: LocalConstant = local_lipschitz(
+            function,
+            x,
+            self._p,
+            max_iterations=self._iterations,
+            restarts=1,
+            start=self._directions.get(name),
+        )
+        if constant.direction.isfinite().all():
+            self._directions[name] = constant.direction
+        return constant.value.amax()
+
+
+@torch.no_grad()
+def inversion_statistics(
+    model: Any, passed: Mapping[str, Passage], sentences: int = 1
+) -> dict[str, Float[Tensor, ""] | float]:
+    """Return ``<layer>/contraction_rate`` and ``<layer>/reconstruction_error`` of the invertible residuals.
+
+    And ``trunk/reconstruction_error``, where all layers are. The error is the largest entry of abs(x' - x), x' the
+    inverse of the layer's output, in the precision of the model; in half precision nothing is measured.
+
+    Args:
+        model: in eval mode.
+        passed: of `lipformer.telemetry.layers.pass_through`.
+        sentences: how many of the batch.
+    """
+    found: dict[str, Tensor | float] = {}
+    residuals = [(name, passage) for name, passage in passed.items() if hasattr(passage.module, "branch")]
+    invertible = [(name, passage) for name, passage in residuals if hasattr(passage.module, "invert")]
+    if not invertible or passed[TRUNK].x.dtype.itemsize < 4:
+        return found
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotConvergedWarning)  # it shows in the error
+        for name, passage in invertible:
+            x, y = passage.x[:sentences], passage.y[:sentences]
+            found[f"{name}/contraction_rate"] = contraction_rate(passage.module.branch, passage.module.norm.invert(y))
+            solution = passage.module.invert(y, max_iterations=MOST_ITERATIONS)
+            found[f"{name}/reconstruction_error"] = (solution.x - x).abs().amax()
+        if len(invertible) == len(residuals) and isinstance(model.final_norm, nn.Identity):
+            trunk = passed[TRUNK]
+            solution = model.invert(trunk.y[:sentences], max_iterations=MOST_ITERATIONS)
+            found[f"{TRUNK}/reconstruction_error"] = (solution.x - trunk.x[:sentences]).abs().amax()
+    return found
+
+
+@torch.no_grad()
+def contraction_rate(f: Any, y: Float[Tensor, "B N D"], steps: int = CONTRACTION_STEPS) -> float:
+    r"""Mean factor by which a step of x <- y - f(x) is smaller than the one before, until rounding stops it.
+
+    .. math:: (\|\delta_K\| / \|\delta_1\|)^{1/(K - 1)}, \qquad \delta_k = x_k - x_{k-1},\quad x_0 = y
+
+    Euclidean over the whole batch, over at most ``steps`` steps, and only those above the rounding of x. At most the
+    branch's constant in the 2-norm, if it has one, and by how much less says how fast inverses really are.
+    nan where fewer than two steps are above rounding.
+    """
+    floor = torch.linalg.vector_norm(y) * (16 * torch.finfo(y.dtype).eps)
+    x, sizes = y, []
+    for _ in range(steps):
+        after = y - f(x)
+        sizes.append(torch.linalg.vector_norm(after - x))
+        x = after
+    lengths = torch.stack(sizes).tolist()
+    kept = next((k for k, size in enumerate(lengths) if not size > floor), len(lengths))
+    return (lengths[kept - 1] / lengths[0]) ** (1 / (kept - 1)) if kept >= 2 else float("nan")

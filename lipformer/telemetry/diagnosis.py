@@ -1,0 +1,56 @@
+"""Where a training went wrong: the first layer that is not finite."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lipformer.telemetry.optimisation import layer_parameters
+
+
+def nonfinite_parameter(model: nn.Module) -> str | None:
+    """Return the name of the first parameter or buffer that holds nan or infinity."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_floating_point() and not tensor.isfinite().all():
+            return name
+    return None
+
+
+def nonfinite_gradient(model: nn.Module) -> str | None:
+    """Return the layer nearest to the loss whose gradient holds nan or infinity: backward passes reach it first."""
+    for name, parameters in reversed(layer_parameters(model).items()):
+        if not all(p.grad.isfinite().all() for p in parameters if p.grad is not None):
+            return name
+    return None
+
+
+@torch.no_grad()
+def nonfinite_output(model: nn.Module, forward: Callable[[], Any]) -> str | None:
+    """Return the name of the first module whose output holds nan or infinity while `forward` runs.
+
+    Of modules within each other it is the innermost, which finishes first. Modules are named as in
+    ``model.named_modules()``; the model itself, where only its own output is wrong, is ``model``.
+
+    Args:
+        model: whose modules are watched.
+        forward: calls the model on the batch in question; an exception in it ends the search.
+    """
+    found: list[str] = []
+
+    def watch(name: str) -> Any:
+        def hook(module: nn.Module, arguments: Any, output: Any) -> None:
+            if not found and isinstance(output, Tensor) and not output.isfinite().all():
+                found.append(name)
+
+        return hook
+
+    handles = [module.register_forward_hook(watch(name or "model")) for name, module in model.named_modules()]
+    try:
+        forward()
+    except (ArithmeticError, RuntimeError, ValueError):
+        pass  # what was found before counts
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found[0] if found else None

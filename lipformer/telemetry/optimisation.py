@@ -1,0 +1,111 @@
+"""Sizes of gradients, parameters and updates, by layer and in total."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+TOTAL = "total"
+
+
+def layer_parameters(model: nn.Module) -> dict[str, list[nn.Parameter]]:
+    """Return the trained parameters of each layer, in the order of the model.
+
+    A layer is a child of the model, and each child of a block in ``model.blocks`` (attention and feed-forward, norms
+    included). Children without parameters are left out; a parameter that two layers share belongs to the first.
+    """
+    layers: dict[str, nn.Module] = {}
+    for name, child in model.named_children():
+        if name != "blocks":
+            layers[name] = child
+            continue
+        for number, block in child.named_children():
+            layers.update({f"blocks.{number}.{part}": module for part, module in block.named_children()})
+    taken: set[int] = set()
+    found: dict[str, list[nn.Parameter]] = {}
+    for name, module in layers.items():
+        own = [p for p in module.parameters() if p.requires_grad and id(p) not in taken]
+        taken.update(map(id, own))
+        if own:
+            found[name] = own
+    return found
+
+
+@torch.no_grad()
+def layer_norms(layers: Mapping[str, Sequence[Tensor | None]]) -> dict[str, Float[Tensor, ""]]:
+    r"""Return the Euclidean norm of all entries of each layer's tensors together, and of all layers in ``total``.
+
+    .. math:: \Big(\sum_{t \in \text{layer}} \|t\|_F^2\Big)^{1/2}
+
+    Computed by one fused call for all tensors, in float32 at least, without waiting for the device.
+
+    Args:
+        layers: tensors of each layer; None (a parameter without gradient) counts as zero.
+    """
+    tensors = [tensor for group in layers.values() for tensor in group if tensor is not None]
+    if not tensors:
+        return {name: torch.zeros(()) for name in (*layers, TOTAL)}
+    wide = [tensor if tensor.dtype.itemsize >= 4 else tensor.float() for tensor in tensors]
+    norms = iter(torch._foreach_norm(wide))
+    zero = torch.zeros((), device=tensors[0].device)
+    by_layer = {}
+    for name, group in layers.items():
+        own = [next(norms).to(zero) for tensor in group if tensor is not None]
+        by_layer[name] = torch.linalg.vector_norm(torch.stack(own)) if own else zero
+    return {**by_layer, TOTAL: torch.linalg.vector_norm(torch.stack(list(by_layer.values())))}
+
+
+class UpdateWatch:
+    """Measures one optimizer step: :meth:`before` it, with the gradients as they come, and :meth:`after` it.
+
+    Between the two it holds a copy of the parameters.
+
+    Args:
+        model: whose parameters are watched.
+    """
+
+    def __init__(self, model: nn.Module):
+        self._layers = layer_parameters(model)
+        self._old: dict[str, list[Tensor]] = {}
+        self._gradient: dict[str, Tensor] = {}
+
+    @torch.no_grad()
+    def before(self) -> None:
+        """Take the gradients' norms before they are clipped, and copies of the parameters."""
+        self._gradient = layer_norms(_gradients(self._layers))
+        self._old = {name: [p.detach().clone() for p in group] for name, group in self._layers.items()}
+
+    @torch.no_grad()
+    def after(self) -> dict[str, Float[Tensor, ""]]:
+        """Return ``<layer>/<quantity>`` of the step; the gradients must still be those that it was taken with.
+
+        Quantities: ``gradient_norm`` (before clipping), ``gradient_norm_clipped``, ``parameter_norm`` (before the
+        step), ``update_norm`` and ``update_ratio``, the update's norm over the parameters'. Empty without
+        :meth:`before`.
+        """
+        if not self._old:
+            return {}
+        changes = {
+            name: torch._foreach_sub([p.detach() for p in group], self._old[name])
+            for name, group in self._layers.items()
+        }
+        parameters, updates = layer_norms(self._old), layer_norms(changes)
+        quantities = {
+            "gradient_norm": self._gradient,
+            "gradient_norm_clipped": layer_norms(_gradients(self._layers)),
+            "parameter_norm": parameters,
+            "update_norm": updates,
+            "update_ratio": {name: updates[name] / parameters[name].clamp_min(TINY) for name in updates},
+        }
+        self._old = {}
+        return {f"{layer}/{name}": norms[layer] for layer in updates for name, norms in quantities.items()}
+
+
+def _gradients(layers: Mapping[str, Sequence[nn.Parameter]]) -> dict[str, list[Tensor | None]]:
+    return {name: [p.grad for p in group] for name, group in layers.items()}
+
+
+TINY = math.sqrt(torch.finfo(torch.float32).tiny)
+"""Below it a layer of zeros (a bias at the start) has no size to compare its update with."""

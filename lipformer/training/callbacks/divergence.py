@@ -1,0 +1,99 @@
+"""Ends a training that has gone wrong, and keeps what is needed to see why."""
+
+import logging
+from pathlib import Path
+from typing import Any, cast
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import Callback
+
+from lipformer.data.collate import Batch
+from lipformer.errors import DivergedError
+from lipformer.run_folder import local_rank
+from lipformer.telemetry.diagnosis import nonfinite_gradient, nonfinite_output, nonfinite_parameter
+from lipformer.training.module import LanguageModule
+
+log = logging.getLogger(__name__)
+
+
+class DivergenceGuard(Callback):
+    """Ends the run where the loss stays too high, and explains every divergence.
+
+    A loss or gradient that is not finite ends the run at once (`LanguageModule` raises that itself, before a weight
+    changes). Whatever the cause, the reason then names the first layer at fault, and ``diverged.pt`` in the run
+    folder holds the batch (``inputs``, ``targets``, ``lengths``), the ``step``, the ``layer`` and the ``reason``; it
+    loads with ``weights_only=True``.
+
+    Args:
+        loss_above: nats per character; None for no limit.
+        patience: steps in a row that the training loss may be above it.
+
+    Raises:
+        ValueError: ``loss_above`` is not above 0, or ``patience`` below 1.
+    """
+
+    def __init__(self, loss_above: float | None, patience: int):
+        if loss_above is not None and not loss_above > 0:
+            raise ValueError(f"loss_above must be above 0, not {loss_above}")
+        if patience < 1:
+            raise ValueError(f"patience must be at least 1, not {patience}")
+        self._loss_above, self._patience = loss_above, patience
+        self._steps_above = 0
+        self._batch: Batch | None = None
+        self._batch_index = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return for how many steps the loss has been too high."""
+        return {"steps_above": self._steps_above}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on counting."""
+        self._steps_above = state_dict["steps_above"]
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Batch, batch_idx: int
+    ) -> None:
+        """Hold on to the batch: it is the last one if this step fails."""
+        self._batch, self._batch_index = batch, batch_idx
+
+    def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
+        """Count the steps whose loss is too high."""
+        if self._loss_above is None:
+            return
+        nats = cast(LanguageModule, pl_module).batch_nats
+        self._steps_above = self._steps_above + 1 if nats > self._loss_above else 0
+        if self._steps_above >= self._patience:
+            first = trainer.global_step - self._steps_above
+            raise DivergedError(
+                f"the loss has been above {self._loss_above:g} nats per character since step {first} and is {nats:.3g} "
+                f"now: lower lr={cast(LanguageModule, pl_module).lr:g}, or raise callbacks.divergence_guard.loss_above"
+            )
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Find the layer, save the batch, and put both into the reason."""
+        if not isinstance(exception, DivergedError) or self._batch is None:
+            return
+        module = cast(LanguageModule, pl_module)
+        reason = str(exception)
+        layer = self._faulty_layer(trainer, module, self._batch)
+        rank = local_rank()
+        file = Path(trainer.default_root_dir) / ("diverged.pt" if rank == 0 else f"diverged_rank{rank}.pt")
+        tensors = {name: tensor.cpu() for name, tensor in self._batch._asdict().items()}
+        try:
+            torch.save({**tensors, "step": trainer.global_step, "layer": layer, "reason": reason}, file)
+            kept = f"; its batch: {file}"
+        except OSError as error:  # a full disk must not hide why the run ended
+            log.warning("the batch could not be saved: %s", error)
+            kept = ""
+        where = f"; first not finite: {layer}" if layer else "; every layer is finite"
+        exception.args = (f"{reason}{where}{kept}",)
+
+    def _faulty_layer(self, trainer: pl.Trainer, module: LanguageModule, batch: Batch) -> str | None:
+        def forward() -> None:
+            module.on_train_batch_start(batch, self._batch_index)  # draws the noise of that step again
+            with trainer.precision_plugin.train_step_context(), torch.compiler.set_stance("force_eager"):
+                module.model(batch.inputs)
+
+        model = module.model
+        return nonfinite_parameter(model) or nonfinite_output(model, forward) or nonfinite_gradient(model)

@@ -1,0 +1,52 @@
+"""Sentences that the model writes when its training ends."""
+
+import json
+from pathlib import Path
+from typing import Any, cast
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+
+from lipformer.generate import sample
+from lipformer.training.loggers import log_samples
+from lipformer.training.module import LanguageModule
+
+SEED = 0
+
+
+class Samples(Callback):
+    """Leaves ``samples.json`` in the run folder, and the same sentences with the loggers that take text.
+
+    Args:
+        sentences: how many.
+        temperature: 0 takes the likeliest character each time.
+        max_chars: of a sentence; fewer where the model reads fewer.
+    """
+
+    def __init__(self, sentences: int, temperature: float, max_chars: int):
+        self._sentences, self._temperature, self._max_chars = sentences, temperature, max_chars
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Write them, with the final weights, on the first rank."""
+        if not trainer.is_global_zero:
+            return
+        module, data = cast(LanguageModule, pl_module), cast(Any, trainer).datamodule
+        longest = module.model.longest_input
+        sentences = sample(
+            module.model,
+            data.vocabulary,
+            samples=self._sentences,
+            temperature=self._temperature,
+            seed=SEED,
+            max_chars=self._max_chars if longest is None else min(self._max_chars, longest - 1),
+        )
+        written = {
+            "step": trainer.global_step,
+            "tokens": module.tokens_seen,
+            "temperature": self._temperature,
+            "seed": SEED,
+            "sentences": sentences,
+        }
+        file = Path(trainer.default_root_dir) / "samples.json"
+        file.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        log_samples(trainer.loggers, sentences, trainer.global_step, module.tokens_seen)

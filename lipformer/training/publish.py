@@ -1,0 +1,37 @@
+"""What is made of a run's figures when it ends: pictures, and a page to look at. Never at the price of the run."""
+
+import logging
+from pathlib import Path
+
+from pytorch_lightning.loggers import Logger
+
+from lipformer.run_folder import local_rank
+
+log = logging.getLogger(__name__)
+
+
+def publish_figures(folder: Path, loggers: list[Logger]) -> None:
+    """Draw the run's figures into ``<folder>/figures`` and give them to the loggers that take pictures."""
+    if local_rank() != 0:
+        return
+    try:
+        from lipformer.figures import draw_run  # heavy, and needed only now
+        from lipformer.run_record import read_record
+        from lipformer.training.loggers import log_figures
+
+        log_figures(loggers, draw_run(read_record(folder), folder / "figures"))
+    except Exception as error:  # whatever it is, the training itself has ended as it has
+        log.warning("the figures could not be drawn: %s", error, exc_info=True)
+
+
+def publish_report(folder: Path) -> None:
+    """Write ``<folder>/report.html``."""
+    if local_rank() != 0 or not (folder / "metrics.csv").is_file():
+        return
+    try:
+        from lipformer.report import write_report
+        from lipformer.run_record import read_record
+
+        write_report([read_record(folder)], folder / "report.html")
+    except Exception as error:
+        log.warning("the report could not be written: %s", error, exc_info=True)
