@@ -1,39 +1,59 @@
 """What the terminal shows while a model trains: a rich bar, or plain lines where nobody watches."""
 
 import logging
+import math
 import sys
 import time
-from typing import Any, cast
+from collections.abc import Iterable
+from typing import Any, TextIO, cast
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich import get_console
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.text import Text
 
+from lipformer.training.metrics import bits
 from lipformer.training.module import LanguageModule
 
 log = logging.getLogger(__name__)
 
+REFRESH_SECONDS = 0.1
+"""Between two looks at the figures: each reads numbers from the device, which waits for it."""
+ROOM_FOR_RATE = 56
+"""Columns of a terminal from which the tokens per second stand beside the bar."""
+SEPARATOR = "  "
+
 
 class Throughput(Callback):
-    """Counts seconds of training, validation left out, and tokens per second."""
+    """Counts seconds of training, validation left out, tokens per second, and the seconds that are left."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
         self._tokens_before = 0
+        self._steps_before = 0
         self._started: float | None = None
+        self._validation_started = 0.0
+        self._validation_seconds = 0.0
+        self._validations = 0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock."""
         self._tokens_before = cast(LanguageModule, pl_module).tokens_seen
+        self._steps_before = trainer.global_step
         self._started = time.perf_counter()
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stop the clock."""
         self._seconds, self._started = self.seconds(), None
+        self._validation_started = time.perf_counter()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock again."""
         self._started = time.perf_counter()
+        self._validation_seconds += self._started - self._validation_started
+        self._validations += 1
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stop the clock for good."""
@@ -48,61 +68,171 @@ class Throughput(Callback):
         seconds = self.seconds()
         return (tokens_seen - self._tokens_before) / seconds if seconds > 0 else float("nan")
 
+    def seconds_left(self, trainer: pl.Trainer) -> float:
+        """Return seconds to the end of the training, its validations included; nan before the first step.
 
-class RichBar(Callback):
-    """A bar over the optimizer steps of the whole training, with NLL, tokens per second and the time left.
+        Steps and validations are taken to last as long as those since training (re)started did on average. A speed
+        over the last seconds would call a validation a standstill, and a resumed run's first step a leap.
+        """
+        done, last = trainer.global_step - self._steps_before, last_step(trainer)
+        if done <= 0:
+            return float("nan")
+        steps = last - trainer.global_step
+        if steps <= 0:
+            return 0.0
+        every = int(trainer.val_check_interval)
+        validations = math.ceil(last / every) - trainer.global_step // every  # the last step is validated, too
+        a_validation = self._validation_seconds / self._validations if self._validations else 0.0
+        return steps * self.seconds() / done + validations * a_validation
 
-    Lightning's own bar counts the batches of one epoch, which says little of a training bounded by steps.
+
+class RateColumn(ProgressColumn):
+    """A task's field ``rate``, where the terminal has room for it.
+
+    Args:
+        console: the terminal.
     """
 
-    def __init__(self, throughput: Throughput):
+    def __init__(self, console: Console):
+        super().__init__()
+        self._console = console
+
+    def render(self, task: Task) -> Text:
+        """Return the field, or nothing."""
+        return Text(task.fields["rate"] if self._console.width >= ROOM_FOR_RATE else "", no_wrap=True)
+
+
+class FiguresLine:
+    """Figures in a line, the most important first, as many as there is room for."""
+
+    def __init__(self) -> None:
+        self.figures: list[str] = []
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the line."""
+        yield Text(fitting(self.figures, options.max_width), no_wrap=True, overflow="crop")
+
+
+class TrainingProgress(Progress):
+    """A bar, one of the validation's own while there is one, and a line of figures as far as the terminal is wide.
+
+    Args:
+        console: where to; rich's own unless given.
+    """
+
+    def __init__(self, console: Console | None = None):
+        console = console or get_console()
+        self.line = FiguresLine()
+        super().__init__(
+            TextColumn("{task.description}"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            RateColumn(console),
+            TextColumn("{task.fields[left]}"),
+            console=console,
+            expand=True,
+        )
+        self.training = self.add_task("step", rate="", left="")
+        self.validation = self.add_task("valid", visible=False, rate="", left="")
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Yield the bars and the figures."""
+        yield from super().get_renderables()
+        yield self.line
+
+
+class RichBar(Callback):
+    """A bar over the optimizer steps of the whole training, with the figures worth watching and the time left.
+
+    Lightning's own bar counts the batches of one epoch, which says little of a training bounded by steps.
+
+    Args:
+        throughput: the clock.
+        console: where to; the terminal unless given.
+    """
+
+    def __init__(self, throughput: Throughput, console: Console | None = None):
         self._throughput = throughput
-        self._progress: Progress | None = None
+        self._console = console
+        self._progress: TrainingProgress | None = None
+        self._redirected: list[tuple[logging.StreamHandler[TextIO], TextIO]] = []
+        self._looked = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Show the bar, on the first rank."""
         if not trainer.is_global_zero:
             return
-        columns = (
-            TextColumn("step"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=None),
-            TextColumn("{task.fields[figures]}"),
-        )
-        self._progress = Progress(*columns, TimeRemainingColumn(compact=True), transient=False)
-        self._training = self._progress.add_task("train", total=last_step(trainer), figures="")
-        self._validation = self._progress.add_task("valid", total=None, figures="validation", visible=False)
+        self._progress = TrainingProgress(self._console)
+        self._progress.update(self._progress.training, total=last_step(trainer), completed=trainer.global_step)
+        stdout = sys.stdout
         self._progress.start()
+        # Rich keeps lines that are written to the new sys.stdout apart from the bar; a log has hold of the old one.
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, logging.StreamHandler) and handler.stream is stdout:
+                handler.setStream(sys.stdout)
+                self._redirected.append((handler, stdout))
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
-        """Move the bar on."""
+        """Move the bar on, and now and then the figures."""
         if self._progress is not None:
-            shown = describe_progress(trainer, pl_module, self._throughput)
-            figures = "  ".join(f"{name} {value}" for name, value in shown.items())
-            self._progress.update(self._training, completed=trainer.global_step, figures=figures)
+            self._progress.update(self._progress.training, completed=trainer.global_step)
+            if time.perf_counter() >= self._looked + REFRESH_SECONDS:
+                self._look(trainer, pl_module)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Show a bar of the validation's own."""
         if self._progress is not None:
             total = sum(int(batches) for batches in trainer.num_val_batches)
-            self._progress.reset(self._validation, total=total, figures="validation", visible=True)
+            self._progress.reset(self._progress.validation, total=total, visible=True)
 
     def on_validation_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
         """Move the validation's bar on."""
         if self._progress is not None:
-            self._progress.advance(self._validation)
+            self._progress.advance(self._progress.validation)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Hide the validation's bar."""
         if self._progress is not None:
-            self._progress.update(self._validation, visible=False)
-            self.on_train_batch_end(trainer, pl_module)
+            self._progress.update(self._progress.validation, visible=False)
+            self._look(trainer, pl_module)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Show the last figures."""
+        if self._progress is not None:
+            self._look(trainer, pl_module)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Leave the bar as it stands, also after an error."""
         if self._progress is not None:
+            for handler, stream in self._redirected:
+                handler.setStream(stream)
+            self._redirected.clear()
             self._progress.stop()
             self._progress = None
+
+    def _look(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        assert self._progress is not None
+        self._looked = time.perf_counter()
+        self._progress.line.figures = describe_progress(trainer)
+        rate, left = describe_rate(pl_module, self._throughput), describe_time_left(trainer, self._throughput)
+        self._progress.update(self._progress.training, rate=rate, left=left)
+
+
+class PlainLines(Callback):
+    """One line for each validation: for logs, pipes and clusters.
+
+    Args:
+        throughput: the clock.
+    """
+
+    def __init__(self, throughput: Throughput):
+        self._throughput = throughput
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log the line."""
+        rate, left = describe_rate(pl_module, self._throughput), describe_time_left(trainer, self._throughput)
+        step = f"step {trainer.global_step}/{last_step(trainer)}"
+        log.info("%s", SEPARATOR.join([step, *describe_progress(trainer), rate, left]))
 
 
 def last_step(trainer: pl.Trainer) -> int:
@@ -113,39 +243,69 @@ def last_step(trainer: pl.Trainer) -> int:
     return min(limits)
 
 
-class PlainLines(Callback):
-    """One line for each validation: for logs, pipes and clusters."""
+def describe_progress(trainer: pl.Trainer) -> list[str]:
+    """Return the figures worth watching, the most important first.
 
-    def __init__(self, throughput: Throughput):
-        self._throughput = throughput
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Log the line."""
-        shown = describe_progress(trainer, pl_module, self._throughput)
-        log.info("step %d  %s", trainer.global_step, "  ".join(f"{name} {value}" for name, value in shown.items()))
-
-
-def describe_progress(trainer: pl.Trainer, pl_module: pl.LightningModule, throughput: Throughput) -> dict[str, str]:
-    """Return the figures worth watching, formatted: NLL in nats per character, tokens per second."""
-    shown = {}
+    Nats per character of the training text (since the last line of metrics) and of valid; the bits of the latter, or
+    of the former before there is one; the gradient's norm before clipping; and the attention's entropy as a share of
+    the largest possible, where a callback has it in a mapping ``latest``.
+    """
     metrics = trainer.callback_metrics
-    if "train/nats_per_char" in metrics:
-        shown["train"] = f"{float(metrics['train/nats_per_char']):.3f} nats"
-    if "val/nats_per_char" in metrics:
-        value = float(metrics["val/nats_per_char"])
-        shown["valid"] = f"{value:.3f} nats"
-    shown["at"] = f"{throughput.tokens_per_second(cast(LanguageModule, pl_module).tokens_seen):,.0f} tokens/s"
+    latest: dict[str, float] = {}
+    for callback in cast(Any, trainer).callbacks:
+        latest |= getattr(callback, "latest", {})
+    shown, nats = [], None
+    for name, metric in (("train", "train/nats_per_char"), ("valid", "val/nats_per_char")):
+        if metric in metrics:
+            nats = float(metrics[metric])
+            shown.append(f"{name} {nats:.3f} nats")
+    if nats is not None:
+        shown.append(f"{bits(nats):.3f} bits")
+    gradient = latest.get("stability/total/gradient_norm", metrics.get("train/gradient_norm"))
+    if gradient is not None:
+        shown.append(f"gradient {float(gradient):.3g}")
+    if "stability/total/entropy_share" in latest:
+        shown.append(f"entropy {latest['stability/total/entropy_share']:.0%}")
     return shown
+
+
+def describe_rate(pl_module: pl.LightningModule, throughput: Throughput) -> str:
+    """Return the tokens per second since training (re)started."""
+    return f"{throughput.tokens_per_second(cast(LanguageModule, pl_module).tokens_seen):,.0f} tokens/s"
+
+
+def describe_time_left(trainer: pl.Trainer, throughput: Throughput) -> str:
+    """Return hours, minutes and seconds to the end of the training."""
+    seconds = throughput.seconds_left(trainer)
+    return "" if math.isnan(seconds) else f"{clock(seconds)} left"
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as hours, minutes and seconds."""
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
+
+
+def fitting(figures: Iterable[str], width: int) -> str:
+    """Join figures in a line up to the first that is too much for `width` columns."""
+    line = ""
+    for figure in figures:
+        longer = f"{line}{SEPARATOR}{figure}" if line else figure
+        if len(longer) > width:
+            break
+        line = longer
+    return line
 
 
 def progress_callbacks(mode: str) -> tuple[Throughput, list[Callback]]:
     """Return the counter of tokens, and with it the callbacks that show progress.
 
     Args:
-        mode: ``auto`` (rich in a terminal, plain lines elsewhere), ``rich``, ``plain`` or ``none``.
+        mode: ``auto`` (rich in a terminal that can redraw a line, plain lines elsewhere), ``rich``, ``plain`` or
+            ``none``.
     """
     throughput = Throughput()
     if mode == "auto":
-        mode = "rich" if sys.stdout.isatty() else "plain"
+        mode = "rich" if sys.stdout.isatty() and not Console().is_dumb_terminal else "plain"
     shown: dict[str, list[Callback]] = {"rich": [RichBar(throughput)], "plain": [PlainLines(throughput)], "none": []}
     return throughput, [throughput, *shown[mode]]

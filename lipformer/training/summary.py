@@ -1,0 +1,127 @@
+"""The table at the end of a training run: what it reached, and how stable it was."""
+
+import math
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from lipformer.training.callbacks.progress import clock
+from lipformer.training.evaluate import WIDE
+from lipformer.training.metrics import bits
+
+STATUS_STYLES = {"finished": "green", "diverged": "bold red", "failed": "bold red", "interrupted": "yellow"}
+
+
+def print_summary(
+    metrics: Mapping[str, Any], latest: Mapping[str, float], progress: str, status: str | None = None
+) -> None:
+    """Print `summary_table`, unless nothing is to be shown.
+
+    Args:
+        metrics: as in ``metrics.json``.
+        latest: the last value of each metric of stability.
+        progress: ``trainer.progress``; with ``none`` nothing is printed.
+        status: how the run ended.
+    """
+    if progress != "none":
+        Console(width=None if sys.stdout.isatty() else WIDE).print(summary_table(metrics, latest, status))
+
+
+def summary_table(metrics: Mapping[str, Any], latest: Mapping[str, float], status: str | None = None) -> Table:
+    """Lay out a run's figures, one a row; of what is missing or no number there is no row.
+
+    Args:
+        metrics: flat names as in ``metrics.json``.
+        latest: the last value of each metric of stability, ``stability/<layer>/<quantity>`` and
+            ``certificate/<layer>/<p>``; empty where nothing was watched.
+        status: ``finished``, ``diverged``, ``failed`` or ``interrupted``; no row if None.
+    """
+    table = Table(title="Training", show_header=False)
+    table.add_column("what", no_wrap=True)
+    table.add_column("value", overflow="fold")
+    for section in (_reached(metrics, status), _spent(metrics), _stability(latest)):
+        for what, value in section:
+            table.add_row(what, value)
+        table.add_section()
+    return table
+
+
+def _reached(metrics: Mapping[str, Any], status: str | None) -> list[tuple[str, Text]]:
+    rows = []
+    if status:
+        rows.append(("status", Text(status, style=STATUS_STYLES.get(status, ""))))
+    for what, name in (("best valid", "best/val"), ("last valid", "val"), ("last train", "train")):
+        nats = _number(metrics, f"{name}/nats_per_char")
+        if nats is not None:
+            rows.append((what, Text(f"{nats:.4f} nats/char = {bits(nats):.4f} bits")))
+    return rows
+
+
+def _spent(metrics: Mapping[str, Any]) -> list[tuple[str, Text]]:
+    rows = []
+    for name in ("steps", "tokens", "parameters"):
+        count = _finite(metrics, name)
+        if count is not None:
+            rows.append((name, Text(f"{count:,.0f}")))
+    seconds, rate = _finite(metrics, "seconds"), _finite(metrics, "tokens_per_second")
+    if seconds is not None:
+        rows.append(("time", Text(f"{clock(seconds)}{'' if rate is None else f'  {rate:,.0f} tokens/s'}")))
+    telemetry = _finite(metrics, "stability/seconds")
+    if telemetry is not None and seconds:
+        rows.append(("of it telemetry", Text(f"{telemetry / seconds:.1%}  {telemetry:,.1f} s")))
+    return rows
+
+
+def _stability(latest: Mapping[str, float]) -> list[tuple[str, Text]]:
+    rows = []
+    shares = _by_layer(latest, "entropy_share")
+    if shares:
+        layer = min(shares, key=shares.__getitem__)
+        rows.append(("lowest attention entropy", Text(f"{shares[layer]:.1%} of log n  {layer}")))
+    total, norms = _number(latest, "stability/total/gradient_norm"), _by_layer(latest, "gradient_norm")
+    if total is not None:
+        rows.append(("gradient norm", Text(f"{total:.3g}")))
+    if norms:
+        layer = max(norms, key=norms.__getitem__)
+        rows.append(("largest of a layer", Text(f"{norms[layer]:.3g}  {layer}")))
+    for name in latest:
+        match name.split("/"):
+            case ["certificate", "trunk", p]:
+                bound = _number(latest, name)
+                if bound is not None:
+                    style = "bold red" if math.isinf(bound) else ""
+                    rows.append((f"trunk certificate, {p}", Text(f"{bound:.4g}", style=style)))
+    local = _number(latest, "stability/trunk/local_lipschitz")
+    if local is not None:
+        rows.append(("trunk, measured", Text(f"{local:.4g}")))
+    return rows
+
+
+def _by_layer(latest: Mapping[str, float], quantity: str) -> dict[str, float]:
+    """Return a quantity of each layer, the total left out."""
+    found = {}
+    for name in latest:
+        match name.split("/"):
+            case ["stability", layer, last] if last == quantity and layer != "total":
+                value = _number(latest, name)
+                if value is not None:
+                    found[layer] = value
+    return found
+
+
+def _number(metrics: Mapping[str, Any], name: str) -> float | None:
+    """Return a metric that is a number, inf too; None for any other."""
+    try:
+        value = float(metrics[name])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return None if math.isnan(value) else value
+
+
+def _finite(metrics: Mapping[str, Any], name: str) -> float | None:
+    value = _number(metrics, name)
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,326 @@
+"""What a training shows in the terminal: the bar, plain lines, nothing, and the table at the end."""
+
+import io
+import json
+import logging
+import math
+import os
+import re
+import signal
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from programs import ROOT, TINY, train, write_text
+from rich.cells import cell_len
+from rich.console import Console
+
+from lipformer.training.callbacks import progress
+from lipformer.training.callbacks.progress import (
+    PlainLines,
+    RichBar,
+    Throughput,
+    TrainingProgress,
+    clock,
+    describe_progress,
+    fitting,
+    progress_callbacks,
+)
+from lipformer.training.metrics import bits
+from lipformer.training.summary import print_summary, summary_table
+
+FIGURES = ["train 3.004 nats", "valid 3.014 nats", "4.348 bits", "gradient 0.104", "entropy 63%"]
+METRICS = {
+    "best/val/nats_per_char": 3.0,
+    "best/val/bits_per_char": bits(3.0),
+    "val/nats_per_char": 3.1,
+    "train/nats_per_char": 2.9,
+    "parameters": 304818,
+    "steps": 600,
+    "tokens": 568870,
+    "seconds": 4000.0,
+    "tokens_per_second": 142.2,
+    "stability/seconds": 100.0,
+}
+LATEST = {
+    "stability/total/entropy_share": 0.5,
+    "stability/blocks.0.attention.branch/entropy_share": 0.7,
+    "stability/blocks.1.attention.branch/entropy_share": 0.3,
+    "stability/head/gradient_norm": 0.2,
+    "stability/blocks.0.attention/gradient_norm": 0.31,
+    "stability/total/gradient_norm": 0.41,
+    "certificate/trunk/mixed": math.inf,
+    "stability/trunk/local_lipschitz": 12.3,
+}
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """A clock that a test sets by hand."""
+    time = SimpleNamespace(seconds=100.0)
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: time.seconds)
+    return time
+
+
+def trainer(step=0, last=20, every=5, **metrics):
+    return SimpleNamespace(
+        global_step=step,
+        max_steps=last,
+        max_epochs=-1,
+        val_check_interval=every,
+        num_val_batches=[4],
+        is_global_zero=True,
+        callback_metrics={name: torch.tensor(value) for name, value in metrics.items()},
+        callbacks=[],
+    )
+
+
+def screen(width):
+    return Console(file=io.StringIO(), width=width, force_terminal=True, color_system=None)
+
+
+def plain(console):
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", console.file.getvalue())
+
+
+def test_time_left_counts_the_validations_to_come(now):
+    throughput, module, state = Throughput(), SimpleNamespace(tokens_seen=0), trainer()
+    throughput.on_train_start(state, module)
+    assert math.isnan(throughput.seconds_left(state))
+    state.global_step, now.seconds = 5, 110  # 2 s a step
+    assert throughput.seconds_left(state) == 15 * 2, "no validation was seen yet"
+    throughput.on_validation_start(state, module)
+    now.seconds = 113  # and 3 s a validation
+    throughput.on_validation_end(state, module)
+    assert throughput.seconds_left(state) == 15 * 2 + 3 * 3, "those at 10, 15 and 20"
+    state.max_steps = 18
+    assert throughput.seconds_left(state) == 13 * 2 + 3 * 3, "the one at the end counts where it is no fifth step"
+    state.global_step, now.seconds = 17, 137
+    assert throughput.seconds_left(state) == 1 * 2 + 1 * 3
+    state.global_step = 18
+    assert throughput.seconds_left(state) == 0
+
+
+def test_a_resumed_run_has_the_speed_of_its_own_steps(now):
+    throughput, module, state = Throughput(), SimpleNamespace(tokens_seen=1000), trainer(step=10)
+    throughput.on_train_start(state, module)
+    assert math.isnan(throughput.seconds_left(state))
+    state.global_step, module.tokens_seen, now.seconds = 12, 1600, 106
+    assert throughput.seconds_left(state) == 8 * 3
+    assert throughput.tokens_per_second(module.tokens_seen) == 100
+
+
+def test_figures_come_from_the_metrics_and_from_whoever_has_them():
+    state = trainer()
+    assert describe_progress(state) == []
+    state = trainer(**{"train/nats_per_char": 3.0041, "train/gradient_norm": 0.25})
+    assert describe_progress(state) == ["train 3.004 nats", f"{bits(3.0041):.3f} bits", "gradient 0.25"]
+    state.callback_metrics["val/nats_per_char"] = torch.tensor(3.0137)
+    state.callbacks = [
+        object(),
+        SimpleNamespace(latest={"stability/total/gradient_norm": 0.1038, "stability/total/entropy_share": 0.631}),
+    ]
+    assert describe_progress(state) == FIGURES
+    state.callbacks[1].latest = {"stability/total/gradient_norm": math.inf, "stability/total/entropy_share": math.nan}
+    assert describe_progress(state)[3:] == ["gradient inf", "entropy nan%"]
+
+
+def test_a_line_drops_the_least_important_figures():
+    assert fitting(FIGURES, 200) == "train 3.004 nats  valid 3.014 nats  4.348 bits  gradient 0.104  entropy 63%"
+    assert fitting(FIGURES, 75) == fitting(FIGURES, 200)
+    assert fitting(FIGURES, 74) == "train 3.004 nats  valid 3.014 nats  4.348 bits  gradient 0.104"
+    assert fitting(FIGURES, 46) == "train 3.004 nats  valid 3.014 nats  4.348 bits"
+    assert fitting(FIGURES, 45) == "train 3.004 nats  valid 3.014 nats"
+    assert fitting(FIGURES, 10) == ""
+    assert clock(3725.4) == "1:02:05"
+
+
+@pytest.mark.parametrize("width", [30, 44, 60, 80, 120])
+def test_no_width_wraps_the_bar(width):
+    console = screen(width)
+    bar = TrainingProgress(console)
+    rate, left = "12,068 tokens/s", "10:12:34 left"
+    bar.update(bar.training, total=50000, completed=12345, rate=rate, left=left)
+    bar.update(bar.validation, total=40, completed=7, visible=True)
+    bar.line.figures = FIGURES
+    console.print(bar.get_renderable())
+    lines = plain(console).splitlines()
+    assert len(lines) == 3, "training, validation, figures"
+    assert all(cell_len(line) <= width for line in lines)
+    assert left in lines[0]
+    assert (rate in lines[0]) == (width >= 60)
+    assert ("7/40" in lines[1]) == (width > 30)
+    assert lines[2] == fitting(FIGURES, width)
+    assert ("12345/50000" in lines[0]) == (width > 30)
+
+
+def test_the_bar_starts_where_a_resumed_run_does_and_keeps_log_lines_apart(now, monkeypatch):
+    console = screen(80)
+    bar, state, module = RichBar(Throughput(), console), trainer(step=10), SimpleNamespace(tokens_seen=0)
+    handler = logging.StreamHandler(sys.stdout)
+    before = handler.stream
+    logging.getLogger().addHandler(handler)
+    try:
+        bar.on_train_start(state, module)
+        state.callback_metrics["train/nats_per_char"] = torch.tensor(1.5)
+        bar.on_train_batch_end(state, module)
+        logging.getLogger("lipformer").warning("a line of the log")
+        bar.on_validation_start(state, module)
+        bar.on_validation_batch_end(state, module)
+        bar.on_validation_end(state, module)
+        state.global_step = 20
+        bar.on_train_batch_end(state, module)  # in the same tenth of a second: the figures wait
+        bar.on_train_end(state, module)
+        bar.teardown(state, module, "fit")
+    finally:
+        logging.getLogger().removeHandler(handler)
+    lines = [line.strip() for line in plain(console).replace("\r", "\n").splitlines()]
+    assert lines.index("a line of the log") > 0
+    assert any(line.startswith("step 10/20") for line in lines)
+    assert lines[-2].startswith("step 20/20")
+    assert lines[-1] == f"train 1.500 nats  {bits(1.5):.3f} bits"
+    assert handler.stream is before
+
+
+def test_other_ranks_show_nothing(capsys):
+    state, module = trainer(), SimpleNamespace(tokens_seen=0)
+    state.is_global_zero = False
+    bar = RichBar(Throughput())
+    bar.on_train_start(state, module)
+    bar.on_train_batch_end(state, module)
+    bar.on_validation_end(state, module)
+    bar.teardown(state, module, "fit")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_terminal_that_cannot_redraw_gets_lines(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(isatty=lambda: True, write=len, flush=lambda: None))
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(progress_callbacks("auto")[1][-1], RichBar)
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(progress_callbacks("auto")[1][-1], PlainLines)
+
+
+def test_plain_lines_are_one_for_each_validation(tmp_path, monkeypatch, capsys):
+    text = write_text(tmp_path / "text.txt")
+    options = (f"data.train={text}", "trainer.max_steps=5", f"hydra.run.dir={tmp_path / 'run'}")
+    assert train(monkeypatch, *options) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    shape = (
+        r"step {}/5  train \d\.\d{{3}} nats  valid \d\.\d{{3}} nats  \d\.\d{{3}} bits  gradient [\d.e+-]+"
+        r"(  entropy \d+%)?  [\d,]+ tokens/s  \d:\d\d:\d\d left"
+    )
+    assert len(lines) == 2
+    for line, step in zip(lines, (3, 5), strict=True):
+        assert re.fullmatch(shape.format(step), line), line
+    nats = json.loads((tmp_path / "run" / "metrics.json").read_text())["val/nats_per_char"]
+    assert f"valid {nats:.3f} nats  {bits(nats):.3f} bits" in lines[1]
+
+
+def test_none_shows_nothing_but_errors(tmp_path, monkeypatch, capsys):
+    text = write_text(tmp_path / "text.txt")
+    options = (f"data.train={text}", "trainer.progress=none", f"hydra.run.dir={tmp_path / 'run'}")
+    assert train(monkeypatch, *options) == 0
+    out, err = capsys.readouterr()
+    assert "tokens/s" not in out
+    assert "step " not in out
+    assert err == ""
+    assert train(monkeypatch, *options) == 2
+    assert capsys.readouterr().err.startswith("error: the run folder")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no pseudo-terminals")
+def test_in_a_terminal_there_is_a_bar(tmp_path):
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    text = write_text(tmp_path / "text.txt")
+    options = [*TINY, f"data.train={text}", "trainer.max_steps=4", f"hydra.run.dir={tmp_path / 'run'}"]
+    width = 60
+    process, terminal = pty.fork()
+    if process == 0:
+        for name in ("COLUMNS", "LINES", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
+            os.environ.pop(name, None)
+        os.environ |= {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1"}
+        os.execv(sys.executable, [sys.executable, str(ROOT / "train.py"), *options])
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
+    output, status = b"", None
+    try:
+        while chunk := _read(terminal):
+            output += chunk
+        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    finally:
+        if status is None:
+            os.kill(process, signal.SIGKILL)
+        os.close(terminal)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.decode())
+    assert status == 0, shown
+    lines = re.split(r"[\r\n]+", shown)
+    bars = [line for line in lines if re.match(r"step +\d+/4 ", line)]
+    assert bars[-1].startswith("step 4/4 ")
+    assert bars[-1].rstrip().endswith("tokens/s 0:00:00 left")
+    assert all(cell_len(line) <= width for line in bars)
+    figures = [line for line in lines if line.startswith("train ")]
+    assert re.match(r"train \d\.\d{3} nats  valid \d\.\d{3} nats  \d\.\d{3} bits", figures[-1])
+    assert all(cell_len(line) <= width for line in figures)
+    assert not [line for line in lines if re.match(r"step \d+/4  train", line)], "no plain lines beside the bar"
+
+
+def _read(terminal):
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # Linux's end of file, once the program has left
+        return b""
+
+
+def rendered(table, width=100):
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(table)
+    return console.export_text()
+
+
+def rows(table):
+    return {what: str(value) for what, value in zip(*(column._cells for column in table.columns), strict=True)}
+
+
+def test_summary_says_what_was_reached_and_how_stable_it_was():
+    table = summary_table(METRICS, LATEST, "finished")
+    assert rows(table) == {
+        "status": "finished",
+        "best valid": f"3.0000 nats/char = {bits(3.0):.4f} bits",
+        "last valid": f"3.1000 nats/char = {bits(3.1):.4f} bits",
+        "last train": f"2.9000 nats/char = {bits(2.9):.4f} bits",
+        "steps": "600",
+        "tokens": "568,870",
+        "parameters": "304,818",
+        "time": "1:06:40  142 tokens/s",
+        "of it telemetry": "2.5%  100.0 s",
+        "lowest attention entropy": "30.0% of log n  blocks.1.attention.branch",
+        "gradient norm": "0.41",
+        "largest of a layer": "0.31  blocks.0.attention",
+        "trunk certificate, mixed": "inf",
+        "trunk, measured": "12.3",
+    }
+    assert all(cell_len(line) <= 60 for line in rendered(table, 60).splitlines())
+
+
+def test_summary_leaves_out_what_is_not_known():
+    assert rows(summary_table({}, {})) == {}
+    bad = {name: value for name in METRICS for value in [None]} | {"steps": "many", "tokens": math.nan, "seconds": 0.0}
+    assert rows(summary_table(bad, dict.fromkeys(LATEST, math.nan))) == {"time": "0:00:00"}
+    wild = summary_table(dict.fromkeys(METRICS, math.inf), dict.fromkeys(LATEST, math.inf), "diverged")
+    assert rows(wild)["best valid"] == "inf nats/char = inf bits"
+    assert "time" not in rows(wild)
+    assert rows(summary_table({"seconds": 3.0}, {}, "[bold]odd[/]"))["status"] == "[bold]odd[/]"
+    assert "[bold]odd[/]" in rendered(summary_table({}, {}, "[bold]odd[/]"))
+
+
+def test_summary_is_printed_unless_nothing_is_to_be_shown(capsys):
+    print_summary(METRICS, LATEST, "none")
+    assert capsys.readouterr().out == ""
+    print_summary(METRICS, {"stability/" + "long" * 60 + "/gradient_norm": 1.0}, "auto")
+    out = capsys.readouterr().out
+    assert "long" * 60 in out, "not folded where there is no terminal"
