@@ -5,6 +5,7 @@ then are torch and Lightning imported. Exit codes: 0 finished, 1 error, 2 usage 
 130 interrupted, 143 terminated.
 """
 
+import importlib
 import os
 import sys
 import traceback
@@ -22,6 +23,13 @@ from lipformer.errors import UsageError
 from lipformer.run_folder import Outcome, claim_folder, recorded
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
+EVALUATIONS = {
+    None: ("lipformer.training.evaluate", "run_evaluation"),
+    "certify": ("lipformer.studies.certify", "run_certify"),
+    "report": ("lipformer.studies.report", "run_report"),
+    "workspace": ("lipformer.studies.workspace", "run_workspace"),
+}
+"""What each study of evaluate.py is done by; imported when it is asked for."""
 
 
 def train() -> None:
@@ -66,16 +74,8 @@ def _evaluate(config: DictConfig, folder: Path) -> float | None:
     settings = validate(config)
     claim_folder(folder)
     with recorded(folder, "evaluate") as outcome:
-        match settings.study:
-            case "certify":
-                from lipformer.studies.certify import run_certify as evaluation
-            case "report":
-                from lipformer.studies.report import run_report as evaluation
-            case "workspace":
-                from lipformer.studies.workspace import run_workspace as evaluation
-            case _:
-                from lipformer.training.evaluate import run_evaluation as evaluation
-
+        module, function = EVALUATIONS[settings.study]
+        evaluation = getattr(importlib.import_module(module), function)
         outcome.best = evaluation(settings, folder)
         return outcome.best
 

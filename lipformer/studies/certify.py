@@ -78,7 +78,7 @@ def run_certify(settings: EvaluateConfig, folder: Path) -> float:
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     device = choose_device(settings.accelerator)
-    run = load_run(settings.checkpoint, which=settings.which, allow_targets=settings.allow_targets)
+    run = load_run(cast(str, settings.checkpoint), which=settings.which, allow_targets=settings.allow_targets)
     model = run.model.double().to(device)
     try:
         certificate = certify(model, settings.p, settings.length)

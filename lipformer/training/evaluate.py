@@ -59,7 +59,7 @@ def run_evaluation(settings: EvaluateConfig, folder: Path) -> float:
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     device = choose_device(settings.accelerator)
-    run = load_run(settings.checkpoint, which=settings.which, allow_targets=settings.allow_targets)
+    run = load_run(cast(str, settings.checkpoint), which=settings.which, allow_targets=settings.allow_targets)
     run.model.to(device)
     data = open_split(run, settings)
     split = cast(Split, settings.split)
