@@ -12,6 +12,7 @@ from pytorch_lightning.callbacks import Callback
 from rich import get_console
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn
+from rich.table import Column
 from rich.text import Text
 
 from lipformer.training.metrics import bits
@@ -94,7 +95,7 @@ class RateColumn(ProgressColumn):
     """
 
     def __init__(self, console: Console):
-        super().__init__()
+        super().__init__(Column(no_wrap=True))
         self._console = console
 
     def render(self, task: Task) -> Text:
