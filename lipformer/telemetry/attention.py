@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lipformer.bounds import theorems
@@ -44,9 +44,9 @@ def attention_statistics(layer: nn.Module, x: Float[Tensor, "B N D"]) -> dict[st
         x: tokens of B sentences of one length.
 
     Returns:
-        The quantities that the layer has, on its device, in its precision but at least float32; nothing waits for the
-        device. {} for a layer without ``attention_weights``. nan where there are no rows to tell of (N = 1), and where
-        a nan enters.
+        The quantities that the layer has, on its device, in its precision but at least float32; no number is waited
+        for. {} for a layer without ``attention_weights``. nan where there are no rows to tell of (N = 1), and where a
+        nan enters.
     """
     attention: Any = layer  # Any: torch types attributes of modules as tensors
     if not hasattr(attention, "attention_weights"):
@@ -57,7 +57,7 @@ def attention_statistics(layer: nn.Module, x: Float[Tensor, "B N D"]) -> dict[st
         weights = attention.weights_from_scores(scores) if scored else attention.attention_weights(x)
     weights, causal = at_least_float32(weights), getattr(attention, "causal", True)
     tokens = weights.shape[-1]
-    seen = torch.arange(1, tokens + 1, device=weights.device)
+    seen = torch.arange(1, tokens + 1, device=weights.device, dtype=weights.dtype)
     seen = seen if causal else torch.full_like(seen, tokens)
     choosing = (seen >= 2).expand(weights.shape[:-1])
 
@@ -83,7 +83,7 @@ def attention_statistics(layer: nn.Module, x: Float[Tensor, "B N D"]) -> dict[st
     return statistics
 
 
-def _variance(scores: Float[Tensor, "B H N N"], seen: Int[Tensor, " N"], causal: bool) -> Float[Tensor, "B H N"]:
+def _variance(scores: Float[Tensor, "B H N N"], seen: Float[Tensor, " N"], causal: bool) -> Float[Tensor, "B H N"]:
     """Variance of each row over the tokens seen."""
     mean = (scores.tril() if causal else scores).sum(-1) / seen
     gaps = scores - mean.unsqueeze(-1)

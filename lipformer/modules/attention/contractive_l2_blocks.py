@@ -71,9 +71,13 @@ class ContractiveL2BlocksAttention(FactoredL2Attention):
         )
         self.query = orthogonal(nn.Linear(width, width, bias=False))
 
+    def query_maps(self) -> Float[Tensor, "H D d"]:
+        """U_h."""
+        return split_outputs(self.query.weight, self.heads)
+
     def factors(self) -> tuple[Float[Tensor, "H D d"], Float[Tensor, "H d d"], Float[Tensor, "D D"]]:
         """U_h, V_h scale / (4c + 1), and the U_pi(h) side by side: O in ``nn.Linear`` layout."""
-        query = split_outputs(self.query.weight, self.heads)
+        query = self.query_maps()
         return query, self.divided_maps(), _side_by_side(self._written(query))
 
     def drop(self, y: Float[Tensor, "*batch N D"], query: Float[Tensor, "H D d"]) -> Float[Tensor, "*batch N D"]:

@@ -69,14 +69,13 @@ class ContractiveL2DecoupledAttention(FactoredL2Attention):
         for linear in (self.query, self.out):
             nn.init.orthogonal_(linear.weight)
 
+    def query_maps(self) -> Float[Tensor, "H D d"]:
+        """U_h, as the projection of tokens rounds it."""
+        return spectral.normalise(split_outputs(self.query.weight, self.heads)).to(self.query.weight.dtype)
+
     def factors(self) -> tuple[Float[Tensor, "H D d"], Float[Tensor, "H d d"], Float[Tensor, "D D"]]:
         """U_h, V_h scale / ((4c + 1) sqrt H), and O in ``nn.Linear`` layout."""
-        query = spectral.normalise(split_outputs(self.query.weight, self.heads))
-        return (
-            query.to(self.query.weight.dtype),  # as the projection of tokens rounds it
-            self.divided_maps(math.sqrt(self.heads)),
-            spectral.normalise(self.out.weight),
-        )
+        return self.query_maps(), self.divided_maps(math.sqrt(self.heads)), spectral.normalise(self.out.weight)
 
     def contraction_bound(self) -> Float[Tensor, ""]:
         """The bound in the mixed norm, in which the layer contracts."""

@@ -20,7 +20,7 @@ from lipformer.modules.dropout import ContractiveDropout
 class FactoredL2Attention(SoftmaxAttention):
     r"""Heads :math:`P^h X U_h V_h` with a temperature and a penalty on distance of their own, then O.
 
-    A kind says what U and O are (`factors`) and what dropout does to its constant. Arguments as for
+    A kind says what U and O are (`query_maps`, `factors`) and what dropout does to its constant. Arguments as for
     :class:`~lipformer.modules.attention.ContractiveL2DecoupledAttention`.
     """
 
@@ -67,12 +67,16 @@ class FactoredL2Attention(SoftmaxAttention):
 
     def attention_scores(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
         """Negative squared distances times tau_h, less the penalty, up to a constant of each row, before the mask."""
-        return tempered_scores(x, self.factors()[0], self.log_temperature, self.slope)
+        return tempered_scores(x, self.query_maps(), self.log_temperature, self.slope)
 
     @property
     def slope(self) -> Float[Tensor, "H"] | None:
         """Penalty of each head on the scores of past tokens, in score per token; None for none."""
         return slopes(self.log_slope)
+
+    def query_maps(self) -> Float[Tensor, "H D d"]:
+        """U_h, all that attention scores need."""
+        raise NotImplementedError
 
     def factors(self) -> tuple[Float[Tensor, "H D d"], Float[Tensor, "H d d"], Float[Tensor, "D D"]]:
         """U_h, V_h with all that is divided by, and O in ``nn.Linear`` layout."""
