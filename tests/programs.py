@@ -24,6 +24,8 @@ TINY = (
     "trainer.max_steps=3",
     "trainer.val_every_steps=3",
     "trainer.log_every_steps=1",
+    "callbacks=none",
+    "trainer.report=false",
 )
 
 

@@ -27,7 +27,7 @@ def nonfinite_gradient(model: nn.Module) -> str | None:
 
 @torch.no_grad()
 def nonfinite_output(model: nn.Module, forward: Callable[[], Any]) -> str | None:
-    """Return the name of the first module whose output holds nan or infinity while `forward` runs.
+    """Return the name of the first module that turns finite inputs into nan or infinity while `forward` runs.
 
     Of modules within each other it is the innermost, which finishes first. Modules are named as in
     ``model.named_modules()``; the model itself, where only its own output is wrong, is ``model``.
@@ -40,7 +40,7 @@ def nonfinite_output(model: nn.Module, forward: Callable[[], Any]) -> str | None
 
     def watch(name: str) -> Any:
         def hook(module: nn.Module, arguments: Any, output: Any) -> None:
-            if not found and isinstance(output, Tensor) and not output.isfinite().all():
+            if not found and not _finite(output) and all(map(_finite, arguments)):
                 found.append(name)
 
         return hook
@@ -54,3 +54,7 @@ def nonfinite_output(model: nn.Module, forward: Callable[[], Any]) -> str | None
         for handle in handles:
             handle.remove()
     return found[0] if found else None
+
+
+def _finite(value: Any) -> bool:
+    return not isinstance(value, Tensor) or bool(value.isfinite().all())

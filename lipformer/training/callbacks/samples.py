@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import Callback
 
 from lipformer.generate import sample
@@ -32,14 +33,15 @@ class Samples(Callback):
             return
         module, data = cast(LanguageModule, pl_module), cast(Any, trainer).datamodule
         longest = module.model.longest_input
-        sentences = sample(
-            module.model,
-            data.vocabulary,
-            samples=self._sentences,
-            temperature=self._temperature,
-            seed=SEED,
-            max_chars=self._max_chars if longest is None else min(self._max_chars, longest - 1),
-        )
+        with torch.compiler.set_stance("force_eager"):  # sentences grow, and each length could be compiled anew
+            sentences = sample(
+                module.model,
+                data.vocabulary,
+                samples=self._sentences,
+                temperature=self._temperature,
+                seed=SEED,
+                max_chars=self._max_chars if longest is None else min(self._max_chars, longest - 1),
+            )
         written = {
             "step": trainer.global_step,
             "tokens": module.tokens_seen,

@@ -40,12 +40,19 @@ class StabilityMonitor(Callback):
         sentences: of the probe.
         p: norm of certificates and local constants, "mixed", 2 or ``math.inf``.
 
+    Raises:
+        ValueError: a period or the number of sentences is below 1; unknown ``p``.
+
     Attributes:
         latest: the last value of each metric.
         seconds: spent here so far.
     """
 
     def __init__(self, every_n_steps: int, dear_every_n_steps: int, sentences: int, p: Norm | str):
+        counts = {"every_n_steps": every_n_steps, "dear_every_n_steps": dear_every_n_steps, "sentences": sentences}
+        for name, count in counts.items():
+            if count < 1:
+                raise ValueError(f"{name} must be at least 1, not {count}")
         self.latest: dict[str, float] = {}
         self.seconds = 0.0
         self._every, self._dear_every, self._sentences = every_n_steps, dear_every_n_steps, sentences

@@ -1,0 +1,274 @@
+"""The callbacks of a run: what is logged when, that watching changes nothing, and how a divergence is explained."""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from programs import train, write_text
+from pytorch_lightning.callbacks import Callback
+
+from lipformer import certify, load_run
+from lipformer.data.datamodule import CharDataModule
+from lipformer.errors import UsageError
+from lipformer.telemetry.attention import attention_statistics
+from lipformer.telemetry.layers import pass_through
+from lipformer.telemetry.probe import probe_batch
+from lipformer.training.build import build_callbacks, build_corpus
+from lipformer.training.callbacks.divergence import DivergenceGuard
+from lipformer.training.callbacks.stability import StabilityMonitor
+from lipformer.training.module import LanguageModule
+
+WATCHED = ("callbacks=stability", "callbacks.stability.every_n_steps=2", "callbacks.stability.dear_every_n_steps=4")
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    with (folder / "metrics.csv").open(newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def weights_of(folder: Path, which: str = "last"):
+    return torch.load(folder / "checkpoints" / f"{which}.ckpt", weights_only=True)["state_dict"]
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory) -> Path:
+    """A run of seven steps with all callbacks; tests only read it."""
+    folder = tmp_path_factory.mktemp("watched")
+    text = write_text(folder / "text.txt", lines=200)
+    with pytest.MonkeyPatch.context() as patch:
+        code = train(
+            patch,
+            *WATCHED,
+            f"data.train={text}",
+            "attention=tied_l2",
+            "depth=2",
+            "trainer.max_steps=7",
+            "trainer.report=true",
+            f"hydra.run.dir={folder / 'run'}",
+        )
+    assert code == 0
+    return folder / "run"
+
+
+def test_run_folder_has_what_the_callbacks_leave(watched):
+    names = {str(f.relative_to(watched)) for f in watched.rglob("*") if f.is_file()}
+    assert {"certificate.json", "samples.json", "report.html", "figures/stability.png", "figures/stability.pdf"} <= names
+    samples = json.loads((watched / "samples.json").read_text())
+    assert (samples["step"], len(samples["sentences"])) == (7, 3)
+
+
+def test_first_and_last_step_and_all_between_by_their_periods(watched):
+    rows = rows_of(watched)
+    steps = {
+        name: [int(row["step"]) for row in rows if row[f"stability/{name}"]]
+        for name in ("total/gradient_norm", "blocks.0/range_ratio", "trunk/local_lipschitz")
+    }
+    # Steps are counted from 0 in the column: the 1st, 2nd, 4th, 6th, and the 7th because it is the last.
+    assert steps["blocks.0/range_ratio"] == [0, 1, 3, 5, 6]
+    assert steps["total/gradient_norm"] == [0, 1, 3, 5]
+    assert steps["trunk/local_lipschitz"] == [0, 3, 6]
+    assert all(row["train/tokens"] for row in rows), "every row has the x axis"
+    tokens = [float(row["train/tokens"]) for row in sorted(rows, key=lambda row: int(row["step"]))]
+    assert tokens == sorted(tokens)
+
+
+def test_figures_are_those_of_the_final_weights(watched):
+    run = load_run(watched, which="last")
+    loader = run.config["data"]
+    options = {key: loader[key] for key in ("max_length", "unknown", "batch_tokens", "num_workers")}
+    data = CharDataModule(build_corpus(loader), context=64, seed=0, vocabulary=run.vocabulary, **options)
+    data.setup("validate")
+    sentences = data.val_dataloader().dataset
+    passed = pass_through(run.model, probe_batch(sentences, 4, run.vocabulary.end_id))
+    last = rows_of(watched)[-1]
+    name = "blocks.1.attention.branch"
+    for quantity, value in attention_statistics(run.model.blocks[1].attention.branch, passed[name].x).items():
+        assert float(last[f"stability/{name}/{quantity}"]) == pytest.approx(float(value), rel=1e-5, abs=1e-6)
+    certificate = certify(run.model, "mixed")
+    assert json.loads((watched / "certificate.json").read_text()) == certificate.to_plain()
+    assert float(last["certificate/trunk/mixed"]) == certificate.trunk
+    figures = json.loads((watched / "metrics.json").read_text())
+    assert figures["certificate/trunk/mixed"] == certificate.trunk
+    assert 0 < figures["stability/seconds"] < 3600
+
+
+@pytest.mark.parametrize("attention", ["contractive_l2_decoupled", "dot_product"])
+def test_watching_changes_nothing(attention, tmp_path, monkeypatch):
+    text = write_text(tmp_path / "text.txt")
+    more = (f"data.train={text}", f"attention={attention}", "trainer.max_steps=5", "dropout=0.1", "linear=sigma_reparam")
+    if attention == "contractive_l2_decoupled":
+        more += ("residual=invertible", "feedforward=contractive")
+    for name, callbacks in (("watched", WATCHED), ("alone", ())):
+        assert train(monkeypatch, *more, *callbacks, f"hydra.run.dir={tmp_path / name}") == 0
+    watched, alone = (weights_of(tmp_path / name) for name in ("watched", "alone"))
+    assert all(torch.equal(tensor, alone[name]) for name, tensor in watched.items())
+    quantities = {name.rpartition("/")[2] for name in rows_of(tmp_path / "watched")[-1]}
+    assert ("reconstruction_error" in quantities) == (attention == "contractive_l2_decoupled")
+
+
+def test_a_continued_run_is_watched_on(watched, tmp_path, monkeypatch):
+    options = (f"resume={watched}", "trainer.max_steps=9", "trainer.report=false", f"hydra.run.dir={tmp_path / 'run'}")
+    assert train(monkeypatch, *options) == 0
+    rows = rows_of(tmp_path / "run")
+    assert [int(row["step"]) for row in rows if row["stability/blocks.0/range_ratio"]] == [0, 1, 3, 5, 6, 7, 8]
+    options = (f"resume={watched}", "trainer.max_steps=9", "trainer.report=false", "callbacks=none")
+    assert train(monkeypatch, *options, f"hydra.run.dir={tmp_path / 'unwatched'}") == 0
+    rows = rows_of(tmp_path / "unwatched")
+    assert [int(row["step"]) for row in rows if row["stability/blocks.0/range_ratio"]] == [0, 1, 3, 5, 6]
+
+
+def test_every_attention_is_watched(tmp_path, monkeypatch):
+    text = write_text(tmp_path / "text.txt")
+    folder = tmp_path / "run"
+    options = ("attention=relu_kernel,cosine,sigmoid", "trainer.max_steps=1", f"hydra.sweep.dir={folder}", "-m")
+    assert train(monkeypatch, *WATCHED, f"data.train={text}", *options) == 0
+    for job, quantities in (("0", {"entropy"}), ("1", {"entropy", "logit_variance"}), ("2", {"entropy"})):
+        names = {name.rpartition("/")[2] for name in rows_of(folder / job)[-1]}
+        assert quantities <= names
+
+
+# --- divergence ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "layer"), [("output", "blocks.0.attention.branch"), ("gradient", "blocks.0.attention"), ("weight", "head.bias")]
+)
+def test_divergence_names_the_layer_and_keeps_the_batch(what, layer, tmp_path, monkeypatch, capsys):
+    original = LanguageModule.training_step
+
+    def training_step(self, batch, batch_idx):
+        if self.global_step < 4:
+            return original(self, batch, batch_idx)
+        branch = self.model.blocks[0].attention.branch
+        weight = branch.query.weight
+        with torch.no_grad():
+            if what == "output":  # each map is finite, their products are not
+                weight.fill_(1e30)
+                branch.key.weight.fill_(1e30)
+            if what == "weight":
+                self.model.head.bias[0] = math.nan
+        loss = original(self, batch, batch_idx)
+        return loss + (weight.sum() * 0).sqrt() if what == "gradient" else loss
+
+    monkeypatch.setattr(LanguageModule, "training_step", training_step)
+    folder = tmp_path / "run"
+    text = write_text(tmp_path / "text.txt")
+    assert train(monkeypatch, f"data.train={text}", "trainer.max_steps=9", f"hydra.run.dir={folder}") == 3
+    kept = torch.load(folder / "diverged.pt", weights_only=True)
+    assert kept["layer"] == layer
+    assert kept["step"] == 4
+    assert kept["inputs"].shape == kept["targets"].shape
+    assert kept["lengths"].max() == kept["inputs"].shape[1]
+    status = json.loads((folder / "status.json").read_text())
+    assert status["status"] == "diverged"
+    for words in ("at step 4", f"first not finite: {kept['layer']}", str(folder / "diverged.pt")):
+        assert words in status["reason"]
+    assert status["reason"] in capsys.readouterr().err
+    assert all(t.isfinite().all() for t in weights_of(folder, "best").values() if t.is_floating_point())
+
+
+def test_a_loss_that_stays_too_high_ends_the_run(tmp_path, monkeypatch, capsys):
+    text = write_text(tmp_path / "text.txt")
+    guard = ("callbacks.divergence_guard.loss_above=0.01", "callbacks.divergence_guard.patience=3")
+    folder = tmp_path / "run"
+    assert train(monkeypatch, f"data.train={text}", "trainer.max_steps=9", *guard, f"hydra.run.dir={folder}") == 3
+    error = capsys.readouterr().err
+    assert "the loss has been above 0.01 nats per character since step 0" in error
+    assert "every layer is finite" in error
+    assert torch.load(folder / "diverged.pt", weights_only=True)["layer"] is None
+    assert json.loads((folder / "metrics.json").read_text())["steps"] == 3
+
+
+def test_only_steps_in_a_row_count():
+    from types import SimpleNamespace
+
+    guard = DivergenceGuard(5.0, 3)
+    trainer, module = SimpleNamespace(global_step=9), SimpleNamespace(batch_nats=6.0, lr=1.0)
+    for nats in (6.0, 6.0, 4.0, 6.0, 6.0):
+        module.batch_nats = nats
+        guard.on_train_batch_end(trainer, module)
+    continued = DivergenceGuard(5.0, 3)
+    continued.load_state_dict(guard.state_dict())
+    with pytest.raises(Exception, match="since step 6"):
+        continued.on_train_batch_end(trainer, module)
+    quiet = DivergenceGuard(None, 1)
+    module.batch_nats = 1e9
+    quiet.on_train_batch_end(trainer, module)
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
+    """A row of the embedding that no batch reads shows in no loss."""
+    monkeypatch.setattr(LanguageModule, "on_validation_epoch_end", lambda self: _spoil(self))
+    original = LanguageModule.on_validation_epoch_end
+
+    def _spoil(self):
+        with torch.no_grad():
+            self.model.embedding.weight[0, 0] = math.nan
+        self.log("val/nats_per_char", 1.0)
+
+    folder = tmp_path / "run"
+    text = write_text(tmp_path / "text.txt")
+    assert train(monkeypatch, f"data.train={text}", f"hydra.run.dir={folder}") == 3
+    assert original is not None
+    assert not (folder / "checkpoints" / "best.ckpt").exists()
+    assert "embedding.weight" in json.loads((folder / "status.json").read_text())["reason"]
+
+
+# --- the group -------------------------------------------------------------------------------------------------
+
+
+class Mine(Callback):
+    def __init__(self, steps: int = 1):
+        if steps < 1:
+            raise ValueError("steps must be at least 1")
+
+
+def test_a_callback_of_ones_own():
+    (mine,) = build_callbacks({"mine": {"_target_": "test_stability.Mine", "steps": 2}})
+    assert isinstance(mine, Mine)
+
+
+@pytest.mark.parametrize(
+    ("node", "says"),
+    [
+        ({"_target_": "test_stability.Mine", "steps": 0}, "callbacks.mine: steps must be at least 1"),
+        ({"_target_": "pathlib.Path"}, "it is no Lightning callback"),
+        ({"steps": 1}, "it names no class"),
+        ({"_target_": "nowhere.Callback"}, "callbacks.mine._target_=nowhere.Callback"),
+        ({"_target_": "test_stability.Mine", "step": 1}, "has no such option"),
+    ],
+)
+def test_what_is_no_callback_is_one_line(node, says):
+    with pytest.raises(UsageError) as error:
+        build_callbacks({"mine": node})
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "callbacks.stability.every_n_steps=0",
+        "callbacks.stability.dear_every_n_steps=0",
+        "callbacks.stability.sentences=0",
+        "callbacks.stability.p=3",
+        "callbacks.divergence_guard.loss_above=0",
+        "callbacks.divergence_guard.patience=0",
+        "callbacks.samples.sentences=0",
+        "callbacks.samples.temperature=-1",
+        "callbacks.samples.max_chars=0",
+    ],
+)
+def test_options_have_ranges(override, monkeypatch, tmp_path, capsys):
+    text = write_text(tmp_path / "text.txt")
+    assert train(monkeypatch, "callbacks=stability", f"data.train={text}", override) == 2
+    key, _, value = override.partition("=")
+    assert key in capsys.readouterr().err
+
+
+def test_monitor_checks_its_options():
+    for options in ({"every_n_steps": 0}, {"dear_every_n_steps": 0}, {"sentences": 0}, {"p": 3}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            StabilityMonitor(**({"every_n_steps": 1, "dear_every_n_steps": 1, "sentences": 1, "p": 2} | options))
