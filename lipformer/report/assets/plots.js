@@ -1,0 +1,185 @@
+// Draws the charts when they come into sight, and keeps them in step: same stretch of x, same unit, same runs, and
+// the colours of the reader's mode.
+"use strict";
+{
+  const data = JSON.parse(document.getElementById("report-data").textContent);
+  const drawn = []; // of each chart: plot, and of a heat map its data too
+  let unit = data.extent.tokens > 0 ? "tokens" : "steps";
+  let stretch = [0, data.extent[unit]];
+  let left = new Set(data.runs.keys()); // by the table's filter
+  const off = new Set(); // by the legend
+  let linking = false;
+
+  // --- what is drawn ---
+
+  const cells = (map) => {
+    const ends = map[unit];
+    const begins = ends.map((end, i) => (i > 0 ? ends[i - 1] : Math.max(0, end - ((ends[1] ?? 2 * end) - end))));
+    const columns = () => ({ x: [], width: [], y: [], values: [], layer: [], step: [], tokens: [], text: [] });
+    const [finite, marked] = [columns(), { ...columns(), hatch: [] }];
+    map.values.forEach((row, j) => {
+      row.forEach((value, i) => {
+        if (value === null || ends[i] === null) return;
+        const into = typeof value === "number" ? finite : marked;
+        into.x.push((begins[i] + ends[i]) / 2);
+        into.width.push(ends[i] - begins[i]);
+        into.y.push(map.layers.length - j - 0.5);
+        into.values.push(typeof value === "number" ? value : NaN);
+        into.layer.push(map.layers[j]);
+        into.step.push(map.steps[i]);
+        into.tokens.push(map.tokens[i] ?? NaN);
+        into.text.push(String(value));
+        if (into === marked) marked.hatch.push(value === "inf" ? "/" : "x");
+      });
+    });
+    return { cells: finite, marked };
+  };
+
+  const fill = (plot, map) => {
+    const parts = cells(map);
+    for (const renderer of plot.renderers) renderer.data_source.data = parts[renderer.name];
+  };
+
+  const copy = (item, number) => JSON.parse(JSON.stringify(item).replace(/"p(\d+)"/g, `"p$1-${number}"`));
+
+  const draw = async (box) => {
+    const heat = box.dataset.heat === undefined ? null : data.heatMaps[box.dataset.heat];
+    const map = heat?.runs[box.dataset.place];
+    const item = copy(heat ? data.empty[heat.log] : data.charts[box.dataset.chart].item, drawn.length);
+    const attributes = item.doc.roots[0].attributes;
+    if (map) attributes.height = parseInt(box.style.minHeight, 10);
+    // Under a thumb, a chart lets the page scroll.
+    if (matchMedia("(pointer: coarse)").matches) attributes.toolbar.attributes.active_drag = null;
+    const views = await Bokeh.embed.embed_item({ ...item, target_id: box.id });
+    const plot = [...views][0].model;
+    drawn.push({ plot, map });
+    if (map) {
+      const ticks = map.layers.map((_, j) => map.layers.length - j - 0.5);
+      plot.y_range.setv({ start: 0, end: map.layers.length, reset_start: 0, reset_end: map.layers.length });
+      plot.left[0].ticker.ticks = ticks;
+      const [low, high] = heat.scale;
+      plot.renderers.find((renderer) => renderer.name === "cells").glyph.fill_color.transform.setv({ low, high });
+      plot.left[0].major_label_overrides = new Map(
+        map.layers.map((layer, j) => [ticks[j], layer.replace(/^blocks\./, "").replace(/\.branch$/, " branch")]),
+      );
+    }
+    for (const end of ["start", "end"]) plot.x_range.properties[end].change.connect(() => follow(plot.x_range));
+    setUnit({ plot, map });
+    setColours({ plot, map });
+    showRuns();
+  };
+
+  // --- what all share ---
+
+  const follow = (range) => {
+    if (linking) return;
+    linking = true;
+    stretch = [range.start, range.end];
+    for (const { plot } of drawn) if (plot.x_range !== range) plot.x_range.setv({ start: stretch[0], end: stretch[1] });
+    linking = false;
+  };
+
+  const setUnit = ({ plot, map }) => {
+    linking = true;
+    const [start, end] = stretch;
+    plot.x_range.setv({ start, end, reset_start: 0, reset_end: data.extent[unit] });
+    linking = false;
+    plot.below[0].axis_label = unit;
+    plot.below[0].formatter.format = data.extent[unit] > 2e7 ? "0.[00]a" : "0,0";
+    if (map) fill(plot, map);
+    else for (const renderer of plot.renderers) renderer.glyph.x = { field: unit };
+  };
+
+  const showRuns = () => {
+    const shown = (run) => left.has(run) && !off.has(run);
+    for (const { plot, map } of drawn) {
+      if (!map) for (const renderer of plot.renderers) renderer.visible = shown(renderer.tags[0]);
+    }
+    for (const element of document.querySelectorAll("[data-run]")) {
+      const run = Number(element.dataset.run);
+      element.hidden = "plot" in element.dataset ? !shown(run) : !left.has(run);
+    }
+    for (const button of document.querySelectorAll("[data-legend]")) {
+      button.hidden = !left.has(Number(button.dataset.legend));
+    }
+  };
+
+  // --- colours ---
+
+  const isDark = () =>
+    (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) ===
+    "dark";
+
+  const colour = (name) => {
+    const probe = document.body.appendChild(document.createElement("span"));
+    probe.style.color = `var(--${name})`;
+    const value = getComputedStyle(probe).color;
+    probe.remove();
+    return value;
+  };
+
+  const setColours = ({ plot, map }) => {
+    const [ink, muted, rule, grid] = ["ink", "muted", "rule", "grid"].map(colour);
+    for (const axis of [...plot.below, ...plot.left]) {
+      axis.setv({ major_label_text_color: muted, axis_label_text_color: muted, axis_line_color: rule });
+      axis.major_tick_line_color = map && axis === plot.left[0] ? null : rule;
+    }
+    for (const part of plot.center) if ("grid_line_color" in part) part.grid_line_color = grid;
+    if (map) return;
+    for (const renderer of plot.renderers) {
+      const tone = data.runs[renderer.tags[0]].colours[isDark() ? 1 : 0];
+      for (const name of ["line_color", "fill_color"]) {
+        if (name in renderer.glyph) renderer.glyph[name] = tone;
+      }
+    }
+  };
+
+  const theme = document.getElementById("theme");
+  const recolour = () => {
+    theme.setAttribute("aria-pressed", String(isDark()));
+    drawn.forEach(setColours);
+  };
+  theme.addEventListener("click", () => {
+    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+    recolour();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
+
+  // --- what the reader does ---
+
+  for (const button of document.querySelectorAll("[data-unit]")) {
+    button.addEventListener("click", () => {
+      unit = button.dataset.unit;
+      stretch = [0, data.extent[unit]];
+      for (const other of document.querySelectorAll("[data-unit]")) {
+        other.setAttribute("aria-pressed", String(other === button));
+      }
+      drawn.forEach(setUnit);
+    });
+  }
+  for (const button of document.querySelectorAll("[data-legend]")) {
+    button.addEventListener("click", () => {
+      const run = Number(button.dataset.legend);
+      if (!off.delete(run)) off.add(run);
+      button.setAttribute("aria-pressed", String(!off.has(run)));
+      showRuns();
+    });
+  }
+  document.addEventListener("runs-filtered", (event) => {
+    left = event.detail;
+    showRuns();
+  });
+
+  const watcher = new IntersectionObserver(
+    (entries) => {
+      for (const { isIntersecting, target } of entries) {
+        if (!isIntersecting) continue;
+        watcher.unobserve(target);
+        draw(target);
+      }
+    },
+    { rootMargin: "600px" },
+  );
+  for (const box of document.querySelectorAll(".plot")) watcher.observe(box);
+  recolour();
+}

@@ -1,0 +1,230 @@
+"""The heat maps: layer by step, one a run and quantity, with a scale of colours that all runs share."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from bokeh.embed import json_item
+from bokeh.models import (
+    ColumnDataSource,
+    FixedTicker,
+    HoverTool,
+    LinearColorMapper,
+    LogColorMapper,
+    Range1d,
+    Rect,
+)
+from bokeh.palettes import Viridis256
+from bokeh.transform import transform
+
+from lipformer.report.style import empty_plot
+from lipformer.report.thinning import bucket_columns
+from lipformer.run_record import RunRecord, Series, layer_series
+
+COLUMNS = 150
+"""Of a heat map at most."""
+ALL_CELLS = 250_000
+"""Of a page at most; more runs have fewer columns each."""
+DECADES = 1.5
+"""A quantity that spans more has a logarithmic scale of colours."""
+NAMED = re.compile(r"[\w.\-]+")
+"""Layers have such names; others, which Bokeh may take for a formula, are left out."""
+STOPS = 12
+
+
+@dataclass(frozen=True)
+class HeatMap:
+    """A quantity of each layer over the course of training.
+
+    Attributes:
+        key: its name in the page.
+        title: in the reader's words.
+        about: a line under the title.
+        layers: what a run has of it.
+        keep: what a column of several steps shows of them.
+        scale: (lowest, highest) where both are known beforehand.
+    """
+
+    key: str
+    title: str
+    about: str
+    layers: Callable[[RunRecord], dict[str, Series]]
+    keep: Literal["min", "max"]
+    scale: tuple[float, float] | None = None
+
+
+def quantity(name: str, but: str | None = None) -> Callable[[RunRecord], dict[str, Series]]:
+    """Take a quantity of all layers but the total and those whose whole name matches `but`."""
+
+    def take(record: RunRecord) -> dict[str, Series]:
+        layers = layer_series(record, name)
+        left_out = re.compile(rf"total|{but}" if but else "total")
+        return {layer: series for layer, series in layers.items() if not left_out.fullmatch(layer)}
+
+    return take
+
+
+def output_range(record: RunRecord) -> dict[str, Series]:
+    """Largest less smallest entry of each layer's output; of a block, that is its last residual's."""
+    take = [quantity(f"output_{end}", but=r"blocks\.\d+")(record) for end in ("min", "max")]
+    lowest, highest = take
+    ranges = {}
+    for layer, low in lowest.items():
+        high = highest.get(layer)
+        if high is not None and len(high.steps) == len(low.steps):
+            with np.errstate(invalid="ignore"):  # inf - inf
+                ranges[layer] = Series(low.steps, low.tokens, high.values - low.values)
+    return ranges
+
+
+HEAT_MAPS = (
+    HeatMap(
+        "entropy_share",
+        "Attention entropy",
+        "share of the largest possible, mean over rows and heads; 0: each token looks at one, 1: at all alike",
+        quantity("entropy_share"),
+        keep="min",
+        scale=(0.0, 1.0),
+    ),
+    HeatMap("output_range", "Output range", "largest less smallest entry of each layer's output", output_range, "max"),
+    HeatMap(
+        "local_lipschitz",
+        "Local Lipschitz constant",
+        "the largest that was found at a few sentences, a lower bound",
+        quantity("local_lipschitz", but=r".*\.norm"),
+        keep="max",
+    ),
+    HeatMap(
+        "branch_gain",
+        "Branch gain",
+        "size of what the branch adds over that of its skip; near 0 the branch has vanished",
+        quantity("branch_gain"),
+        keep="min",
+    ),
+    HeatMap("gradient_norm", "Gradient norm", "before clipping", quantity("gradient_norm"), keep="max"),
+)
+
+
+def draw_heat_maps(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+    """Draw the heat maps of each quantity that at least one run has.
+
+    Returns:
+        A dictionary a quantity: ``key``, ``title``, ``about``, ``keep``, ``thinned``, ``scale`` (lowest and highest
+        value of the colours), ``log`` (whether they are logarithmic), ``ticks`` and ``stops`` (the same for the
+        reader), ``marked`` (whether nan and inf occur) and ``runs``, each with its ``run`` (number), ``layers``,
+        ``steps``, ``tokens`` and ``values`` (a list a layer).
+    """
+    limit = max(10, min(COLUMNS, ALL_CELLS // (50 * len(records))))
+    drawn = [draw_heat_map(heat_map, records, limit) for heat_map in HEAT_MAPS]
+    return [heat_map for heat_map in drawn if heat_map is not None]
+
+
+def draw_heat_map(heat_map: HeatMap, records: Sequence[RunRecord], limit: int) -> dict[str, Any] | None:
+    """Draw one quantity with at most `limit` columns a run; None where no run has it."""
+    runs: list[dict[str, Any]] = []
+    every, thinned = [np.zeros(0)], False
+    for number, record in enumerate(records):
+        layers = {name: series for name, series in heat_map.layers(record).items() if NAMED.fullmatch(name)}
+        if not layers:
+            continue
+        steps, tokens, values, stands = _matrix(layers)
+        thinned |= len(steps) > limit
+        values, stands, columns = bucket_columns(values, stands, limit, keep=heat_map.keep)
+        every.append(values.ravel())
+        runs.append(
+            {
+                "run": number,
+                "layers": list(layers),
+                "steps": [int(step) for step in steps[columns]],
+                "tokens": [int(count) if np.isfinite(count) else None for count in tokens[columns]],
+                "values": [
+                    [_plain(v) if s else None for v, s in zip(row, there, strict=True)]
+                    for row, there in zip(values, stands, strict=True)
+                ],
+            }
+        )
+    if not runs:
+        return None
+    low, high, log = _scale(np.concatenate(every), heat_map.scale)
+    return {
+        "key": heat_map.key,
+        "title": heat_map.title,
+        "about": heat_map.about,
+        "keep": {"min": "smallest", "max": "largest"}[heat_map.keep],
+        "thinned": thinned,
+        "log": log,
+        "ticks": [f"{tick:.3g}" for tick in (np.geomspace if log else np.linspace)(low, high, 3)],
+        "stops": [Viridis256[round(place * 255 / (STOPS - 1))] for place in range(STOPS)],
+        "marked": {word: any(word in row for run in runs for row in run["values"]) for word in ("nan", "inf")},
+        "scale": [low, high],
+        "runs": runs,
+    }
+
+
+def _matrix(layers: dict[str, Series]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Lay series of the same or different rows on common columns: steps, tokens, values, and which cells stand."""
+    steps, first = np.unique(np.concatenate([series.steps for series in layers.values()]), return_index=True)
+    tokens = np.concatenate([series.tokens for series in layers.values()])[first]
+    values, stands = np.full((len(layers), len(steps)), np.nan), np.zeros((len(layers), len(steps)), bool)
+    for row, series in enumerate(layers.values()):
+        places = np.searchsorted(steps, series.steps)
+        values[row, places], stands[row, places] = series.values, True
+    return steps, tokens, values, stands
+
+
+def _scale(values: np.ndarray, fixed: tuple[float, float] | None) -> tuple[float, float, bool]:
+    """Lowest and highest value of the colours, and whether they are logarithmic."""
+    if fixed is not None:
+        return *fixed, False
+    finite = values[np.isfinite(values)]
+    positive = finite[finite > 0]
+    if len(positive) and finite.min() >= 0 and positive.max() > 10**DECADES * positive.min():
+        return float(positive.min()), float(positive.max()), True
+    low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
+    return (low, high, False) if high > low else (low - 0.5, low + 0.5, False)
+
+
+def empty_heat_map(*, log: bool) -> dict[str, Any]:
+    """Return a heat map without cells, which the page's script copies for each run and quantity."""
+    plot = empty_plot(log=False, height=100)
+    plot.update(y_range=Range1d(start=0, end=1))
+    plot.left[0].update(ticker=FixedTicker(), axis_line_color=None, major_tick_line_color=None)
+    plot.center = []
+    mapper = (LogColorMapper if log else LinearColorMapper)(palette=Viridis256, low=1, high=10)
+    colour = transform("values", mapper)
+    source = ColumnDataSource({name: [] for name in ("x", "width", "y", "values", "layer", "step", "tokens", "text")})
+    shape: dict[str, Any] = {"x": "x", "width": "width", "y": "y", "height": 1}
+    cells = plot.add_glyph(source, Rect(**shape, fill_color=colour, line_color=colour, line_width=0.5), name="cells")
+    marked = plot.add_glyph(
+        ColumnDataSource({**source.data, "hatch": []}),
+        Rect(
+            fill_color="#D9D9D9",
+            line_color="#D9D9D9",
+            hatch_pattern="hatch",
+            hatch_color="#B00020",
+            hatch_weight=1.5,
+            hatch_scale=8,
+            **shape,
+        ),
+        name="marked",
+    )
+    plot.add_tools(
+        HoverTool(
+            renderers=[cells, marked],
+            tooltips=[
+                ("layer", "@layer"),
+                ("value", "@text"),
+                ("step", "@step{0,0}"),
+                ("tokens", "@tokens{0,0}"),
+            ],
+        )
+    )
+    return dict(json_item(plot))
+
+
+def _plain(value: float) -> float | str:
+    if np.isfinite(value):
+        return float(f"{value:.4g}")
+    return "nan" if np.isnan(value) else "inf"

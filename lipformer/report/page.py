@@ -1,0 +1,148 @@
+"""The page: what it has of runs, put into one file of HTML that asks for nothing from outside."""
+
+import json
+import os
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from bokeh.resources import Resources
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+from omegaconf import OmegaConf
+
+from lipformer import __version__
+from lipformer.report.charts import draw_charts, extent
+from lipformer.report.heat_maps import draw_heat_maps, empty_heat_map
+from lipformer.report.style import run_style
+from lipformer.report.tables import NO_STATUS, certificate_table, facts, runs_table
+from lipformer.run_record import RunRecord, config_differences, flat_config, name_runs
+
+FILES = (
+    "metrics.csv",
+    "metrics.json",
+    "config.yaml",
+    "status.json",
+    "samples.json",
+    "certificate.json",
+    "train.log",
+    "checkpoints/best.ckpt",
+    "checkpoints/last.ckpt",
+    "diverged.pt",
+)
+BOKEH = Resources(mode="inline", components=["bokeh"])
+"""The core of BokehJS alone: widgets, tables and formulas are not used, and weigh more than it."""
+
+
+def render(records: Sequence[RunRecord], folder: Path) -> str:
+    """Return the page.
+
+    All that comes from run folders is text to it: whatever a name, a reason or a sample holds, none of it is markup.
+
+    Args:
+        records: of the runs, at least one.
+        folder: where the page will lie; files of a run in the same folder are linked.
+    """
+    names = name_runs(records)
+    charts, heat_maps = draw_charts(records, names), draw_heat_maps(records)
+    ends = extent(records)
+    data = {
+        "runs": [{"name": name, **run_style(number)} for number, name in enumerate(names)],
+        "extent": ends,
+        "charts": [{"key": chart["key"], "item": chart["item"]} for chart in charts],
+        "heatMaps": [{key: heat_map[key] for key in ("key", "scale", "log", "runs")} for heat_map in heat_maps],
+        "empty": {str(log).lower(): empty_heat_map(log=log) for log in {heat_map["log"] for heat_map in heat_maps}},
+    }
+    environment = Environment(
+        loader=PackageLoader("lipformer.report", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    certificates = [certificate_table(record, number) for number, record in enumerate(records)]
+    return environment.get_template("report.html.jinja").render(
+        version=__version__,
+        made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        title=names[0] if len(records) == 1 else f"{len(records)} runs",
+        runs=[
+            _run(record, name, number, folder) for number, (record, name) in enumerate(zip(records, names, strict=True))
+        ],
+        statuses=Counter(record.status for record in records),
+        columns=runs_table(records, names) if len(records) > 1 else [],
+        charts=charts,
+        units=[unit for unit in ("tokens", "steps") if ends[unit] > 0],
+        heat_maps=heat_maps,
+        certificates=[table for table in certificates if table is not None],
+        no_telemetry=_why_no_telemetry(records),
+        differences=config_differences(records),
+        data=embed_json(data),
+        bokeh=Markup("\n".join(BOKEH.js_raw)),
+        asset=lambda name: Markup((Path(__file__).parent / "assets" / name).read_text(encoding="utf-8")),
+    )
+
+
+def embed_json(data: Any) -> Markup:
+    """Spell data for a script element: no string in it can end the element or begin a comment."""
+    return Markup(json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"))
+
+
+def _run(record: RunRecord, name: str, number: int, folder: Path) -> dict[str, Any]:
+    samples = record.samples or {}
+    sentences = samples.get("sentences")
+    return {
+        "number": number,
+        "name": name,
+        "status": record.status,
+        "reason": record.outcome.reason if record.outcome else NO_STATUS,
+        "facts": facts(record),
+        "style": run_style(number),
+        "sentences": [str(sentence) for sentence in sentences] if isinstance(sentences, list) else [],
+        "samples": {key: samples[key] for key in ("step", "tokens", "temperature", "seed") if key in samples},
+        "config": flat_config(record.config),
+        "folder": _shown(record.folder),
+        "links": _links(record.folder) if record.folder.absolute() == folder.absolute() else [],
+        "commands": _commands(record.folder),
+    }
+
+
+def _why_no_telemetry(records: Sequence[RunRecord]) -> str:
+    """Why no run has metrics of stability; empty where one has."""
+    if any(name.startswith("stability/") for record in records for name in record.series):
+        return ""
+    callbacks = [record.config.get("callbacks") for record in records]
+    if all(isinstance(callback, dict) and "stability" not in callback for callback in callbacks):
+        return "no telemetry: callbacks=none"
+    return "no telemetry in metrics.csv: the training ended before its first row, or is of an earlier version"
+
+
+def _shown(folder: Path) -> str:
+    """The folder from where the commands are typed, if it lies below."""
+    folder = folder.absolute()
+    return os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
+
+
+def _links(folder: Path) -> list[tuple[str, str]]:
+    """(name, address from within the folder) of the files that a reader may want."""
+    there = [folder / name for name in FILES if (folder / name).is_file()]
+    there += sorted(path for path in folder.glob("figures/*") if path.suffix in (".png", ".pdf"))
+    relative = [path.relative_to(folder).as_posix() for path in there]
+    return [(path, quote(path)) for path in relative]
+
+
+def _commands(folder: Path) -> list[str]:
+    place = shlex.quote(_shown(folder))
+    commands = []
+    try:
+        overrides = [str(override) for override in OmegaConf.load(folder / "overrides.yaml")]  # of a job of a sweep
+        commands.append(shlex.join(["python", "train.py", *overrides]))
+    except (OSError, TypeError, ValueError):
+        pass
+    if (folder / "checkpoints").is_dir():
+        commands.append(f"python evaluate.py checkpoint={place} split=test")
+        commands.append(f"python train.py resume={place}")
+    return commands

@@ -1,0 +1,87 @@
+"""Colours and dashes of the runs, and an empty plot in the style of the page."""
+
+from typing import Any
+
+from bokeh.models import (
+    BasicTicker,
+    BoxZoomTool,
+    DataRange1d,
+    Grid,
+    LinearAxis,
+    LinearScale,
+    LogAxis,
+    LogScale,
+    NumeralTickFormatter,
+    PanTool,
+    Plot,
+    Range1d,
+    ResetTool,
+    SaveTool,
+    Toolbar,
+    WheelZoomTool,
+)
+
+COLOURS = (
+    ("#0072B2", "#4FB0E8"),
+    ("#D55E00", "#F0803C"),
+    ("#009E73", "#2FC49A"),
+    ("#CC79A7", "#DE9BC1"),
+    ("#E69F00", "#F2B632"),
+    ("#56B4E9", "#8ACBF2"),
+    ("#000000", "#EDEDED"),
+)
+"""Okabe and Ito's, told apart by colour-blind readers, without the yellow that white swallows; each for light and dark.
+
+Those for dark are lightened, so that they keep a contrast of 3 to the page.
+"""
+DASHES = ((), (7, 3), (2, 2), (8, 3, 2, 3), (12, 4))
+"""As many as share no factor with the colours: 35 runs look different."""
+FONT = "system-ui, sans-serif"
+
+
+def run_style(number: int) -> dict[str, Any]:
+    """Return the colours (light, dark) and the dash of the run with this number."""
+    return {"colours": COLOURS[number % len(COLOURS)], "dash": list(DASHES[number % len(DASHES)])}
+
+
+def empty_plot(*, log: bool, height: int) -> Plot:
+    """Return a plot with axes, grid and tools and nothing in it.
+
+    Its x axis is set by the page's script, as the reader may choose what it counts, and so are the colours of text and
+    lines, which depend on the reader's mode.
+
+    Args:
+        log: whether the y axis is logarithmic.
+        height: in pixels; the width is that of the page's column.
+    """
+    plot = Plot(
+        x_range=Range1d(start=0, end=1),
+        y_range=DataRange1d(only_visible=True),
+        y_scale=LogScale() if log else LinearScale(),
+        height=height,
+        sizing_mode="stretch_width",
+        toolbar=Toolbar(logo=None, autohide=True),
+        toolbar_location="above",
+        min_border_right=16,
+        border_fill_color=None,
+        background_fill_color=None,
+        outline_line_color=None,
+    )
+    below = LinearAxis(ticker=BasicTicker(desired_num_ticks=4))
+    below.update(formatter=NumeralTickFormatter(format="0,0"))
+    left = LogAxis() if log else LinearAxis()
+    for axis in (below, left):
+        axis.update(
+            axis_label_text_font=FONT,
+            axis_label_text_font_size="12px",
+            axis_label_text_font_style="normal",
+            major_label_text_font=FONT,
+            major_label_text_font_size="12px",
+            minor_tick_line_color=None,
+            major_tick_in=0,
+        )
+    plot.add_layout(below, "below")
+    plot.add_layout(left, "left")
+    plot.add_layout(Grid(dimension=1, ticker=left.ticker))
+    plot.add_tools(BoxZoomTool(), PanTool(), WheelZoomTool(), ResetTool(), SaveTool())
+    return plot

@@ -1,0 +1,211 @@
+"""What the page says in words and numbers: of each run, and of runs beside each other."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lipformer.report.charts import trunk_certificate
+from lipformer.run_record import RunRecord, config_differences, layer_series
+
+MISSING = "–"
+KEYS = 6
+"""Keys of the configuration with a column of their own in the table of runs."""
+NORMS = {"2": "2-norm", "inf": "inf-norm", "mixed": "mixed norm"}
+NO_STATUS = "it left no status.json: it still goes, or was killed"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What a table shows and what it sorts by: a number, or the text itself where there is none."""
+
+    text: str
+    number: float | None = None
+
+    @property
+    def key(self) -> str:
+        """The number as the page's script reads it; empty where there is none."""
+        return "" if self.number is None else repr(float(self.number)).replace("inf", "Infinity").replace("nan", "NaN")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the table of runs; ``about`` is told on its header."""
+
+    title: str
+    cells: list[Cell]
+    about: str = ""
+
+    @property
+    def numeric(self) -> bool:
+        """Whether it sorts by number: no cell is mere text."""
+        return all(cell.number is not None or cell.text == MISSING for cell in self.cells)
+
+
+@dataclass(frozen=True)
+class CertificateTable:
+    """The certificate of one run: ``rows`` of name, kind, bound, caveat and whether it is a part of the row above."""
+
+    run: int
+    of: str
+    rows: list[tuple[str, str, Cell, str, bool]]
+    totals: list[tuple[str, Cell]]
+
+
+def short(value: Any) -> Cell:
+    """Show a number in four digits, and what cannot be shown as what it is."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return Cell(MISSING)
+    if not math.isfinite(value):
+        return Cell(str(value), value)
+    if value == 0 or 1e-3 <= abs(value) < 1e5:
+        return Cell(f"{value:.4g}", value)
+    digits, exponent = f"{value:.2e}".split("e")
+    return Cell(f"{digits}e{int(exponent)}", value)
+
+
+def whole(value: Any) -> Cell:
+    """Show a number without what stands behind its point."""
+    cell = short(value)
+    return Cell(f"{value:,.0f}", value) if cell.number is not None and math.isfinite(value) else cell
+
+
+def fixed(value: Any) -> Cell:
+    """Show a number with four digits behind the point, as losses are compared."""
+    cell = short(value)
+    return Cell(f"{value:.4f}", value) if cell.number is not None and abs(value) < 1e4 else cell
+
+
+def best_nats(record: RunRecord) -> float | None:
+    """Best nats per character on valid, wherever the folder says it."""
+    best = record.figures.get("best/val/nats_per_char")
+    if best is None and record.outcome is not None:
+        best = record.outcome.best
+    if best is None and "val/nats_per_char" in record.series:
+        values = record.series["val/nats_per_char"].values
+        best = float(np.nanmin(values)) if not np.isnan(values).all() else None
+    return best if isinstance(best, int | float) else None
+
+
+def facts(record: RunRecord) -> list[tuple[str, str]]:
+    """Return what is known of one run at a glance: (what, value)."""
+    nats = best_nats(record)
+    figures = record.figures
+    found = [
+        ("best valid, nats per character", fixed(nats)),
+        ("best valid, bits per character", fixed(None if nats is None else nats / math.log(2))),
+        ("steps", whole(_steps(record))),
+        ("tokens", whole(_tokens(record))),
+        ("tokens per second", whole(figures.get("tokens_per_second"))),
+        ("parameters", whole(figures.get("parameters"))),
+    ]
+    telemetry, seconds = figures.get("stability/seconds"), figures.get("seconds")
+    if isinstance(telemetry, int | float) and isinstance(seconds, int | float) and seconds > 0:
+        found.append(("time that telemetry took", Cell(f"{telemetry / seconds:.1%}")))
+    return [(what, cell.text) for what, cell in found if cell.text != MISSING]
+
+
+def runs_table(records: Sequence[RunRecord], names: Sequence[str]) -> list[Column]:
+    """Lay the runs beside each other, a row each."""
+    nats = [best_nats(record) for record in records]
+    columns = [
+        Column("run", [Cell(name) for name in names]),
+        Column("status", [Cell(record.status) for record in records]),
+    ]
+    for key, values in list(config_differences(records).items())[:KEYS]:
+        columns.append(Column(key.removesuffix("._target_"), [_value(key, value) for value in values], key))
+    return [
+        *columns,
+        Column("nats", [fixed(value) for value in nats], "best nats per character on valid"),
+        Column("bits", [fixed(None if v is None else v / math.log(2)) for v in nats], "the same in bits"),
+        Column("steps", [whole(_steps(record)) for record in records]),
+        Column("tokens/s", [whole(record.figures.get("tokens_per_second")) for record in records]),
+        Column("entropy", [short(_last_entropy(record)) for record in records], "share of the largest, at the end"),
+        Column(
+            "certificate", [short(_trunk(record)) for record in records], "Lipschitz constant of the trunk, at most"
+        ),
+        Column("gradient", [short(_largest_gradient(record)) for record in records], "largest norm, before clipping"),
+    ]
+
+
+def certificate_table(record: RunRecord, number: int) -> CertificateTable | None:
+    """Lay out a run's certificate: the one written at its end, or else the last that was logged."""
+    if record.certificate is not None:
+        told = record.certificate
+        rows = [
+            (
+                str(row.get("name", "")),
+                str(row.get("kind", "")),
+                short(_bound(row.get("bound"))),
+                str(row.get("caveat", "")),
+                row.get("role") == "part",
+            )
+            for row in told.get("rows") or []
+            if isinstance(row, dict)
+        ]
+        of = f"in the {NORMS.get(str(told.get('p')), told.get('p'))}, up to {told.get('length')} tokens"
+        totals = [(str(name), short(_bound(told.get(name)))) for name in ("trunk", "logits")]
+        return CertificateTable(number, of, rows, totals)
+    for p, norm in NORMS.items():
+        logged = layer_series(record, p, group="certificate")
+        if logged:
+            bounds = {layer: short(float(series.values[-1])) for layer, series in logged.items()}
+            step = max(int(series.steps[-1]) for series in logged.values())
+            totals = [(layer, bounds.pop(layer)) for layer in ("trunk", "logits") if layer in bounds]
+            rows = [(layer, "", bound, "", layer.endswith((".branch", ".norm"))) for layer, bound in bounds.items()]
+            return CertificateTable(number, f"in the {norm}, as logged at step {step:,}", rows, totals)
+    return None
+
+
+def _value(key: str, value: str) -> Cell:
+    """A value of the configuration: a class by its name alone, a number as one."""
+    if not value:
+        return Cell(MISSING)
+    if key.endswith("._target_"):
+        return Cell(value.rpartition(".")[2])
+    try:
+        return Cell(value, float(value))
+    except ValueError:
+        return Cell(value)
+
+
+def _bound(value: Any) -> Any:
+    return {"inf": math.inf, "nan": math.nan}.get(value, value) if isinstance(value, str) else value
+
+
+def _steps(record: RunRecord) -> Any:
+    told = record.figures.get("steps")
+    if told is not None or not record.series:
+        return told
+    return 1 + max(int(series.steps[-1]) for series in record.series.values())  # the first has number 0
+
+
+def _tokens(record: RunRecord) -> Any:
+    logged = record.series.get("train/tokens")
+    return record.figures.get("tokens", None if logged is None else float(logged.values[-1]))
+
+
+def _last_entropy(record: RunRecord) -> float | None:
+    """The last that is a number: a run that diverged ends in nan."""
+    series = record.series.get("stability/total/entropy_share")
+    if series is None:
+        return None
+    finite = series.values[np.isfinite(series.values)]
+    return float(finite[-1]) if len(finite) else math.nan
+
+
+def _trunk(record: RunRecord) -> Any:
+    if record.certificate is not None:
+        return _bound(record.certificate.get("trunk"))
+    series = trunk_certificate(record)
+    return None if series is None else float(series.values[-1])
+
+
+def _largest_gradient(record: RunRecord) -> float | None:
+    for name in ("stability/total/gradient_norm", "train/gradient_norm"):
+        if name in record.series:
+            values = record.series[name].values
+            return float(np.fmax.reduce(values))  # nan only where all are
+    return None
