@@ -12,7 +12,7 @@ from programs import ROOT, write_text
 from torch.nn import functional as F
 
 from lipformer import cli
-from lipformer.config import EvaluateConfig, GenerateConfig
+from lipformer.config import EvaluateConfig, GenerateConfig, WorkspaceConfig
 from lipformer.data.collate import collate
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import UsageError
@@ -57,6 +57,7 @@ def settings(**changes):
     generate = GenerateConfig(0, "", 1.0, None, None, 0, None)
     options = {
         "checkpoint": "",
+        "runs": None,
         "which": "best",
         "split": "test",
         "max_length": "training",
@@ -66,6 +67,7 @@ def settings(**changes):
         "study": None,
         "p": "mixed",
         "length": None,
+        "workspace": WorkspaceConfig("lipformer", None),
         "data": {},
         "generate": generate,
         "allow_targets": [],
