@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all lint format bench wheel clean
+.PHONY: help setup browser demo test test-all lint format bench wheel clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -20,6 +20,12 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
+
+browser:  ## Install a Chromium for the tests of the report, where apt-get may (root on Debian)
+	@command -v chromium chromium-browser google-chrome >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && apt-get update -qq && \
+	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
+	  echo "no browser could be installed: the tests that need one will be skipped"
 
 demo: $(READY)  ## Train an invertible model for a few minutes, then print its test figures, certificate and three sentences
 	$(BIN)/python train.py experiment=certified name=demo hydra.run.dir=$(DEMO)
