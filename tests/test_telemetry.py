@@ -327,3 +327,10 @@ def test_the_gradient_at_fault_is_the_one_nearest_to_the_loss():
         for parameter in block.attention.parameters():
             parameter.grad[:] = math.nan
     assert nonfinite_gradient(model) == "blocks.1.attention"
+
+
+def test_a_gradient_whose_square_overflows_is_at_fault():
+    model = build().float()
+    model(ids()).sum().backward()
+    model.blocks[0].feedforward.branch.expand.weight.grad.fill_(1e25)
+    assert nonfinite_gradient(model) == "blocks.0.feedforward"

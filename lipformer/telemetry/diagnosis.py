@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lipformer.telemetry.optimisation import layer_parameters
+from lipformer.telemetry.optimisation import layer_norms, layer_parameters
 
 
 def nonfinite_parameter(model: nn.Module) -> str | None:
@@ -18,11 +18,10 @@ def nonfinite_parameter(model: nn.Module) -> str | None:
 
 
 def nonfinite_gradient(model: nn.Module) -> str | None:
-    """Return the layer nearest to the loss whose gradient holds nan or infinity: backward passes reach it first."""
-    for name, parameters in reversed(layer_parameters(model).items()):
-        if not all(p.grad.isfinite().all() for p in parameters if p.grad is not None):
-            return name
-    return None
+    """Return the layer nearest to the loss whose gradient, or its norm, is nan or infinite: it is reached first."""
+    layers = layer_parameters(model)
+    norms = layer_norms({name: [p.grad for p in parameters] for name, parameters in layers.items()})
+    return next((name for name in reversed(layers) if not norms[name].isfinite()), None)
 
 
 @torch.no_grad()
