@@ -1,14 +1,10 @@
-"""The figures of the studies, one function a figure: each a PNG to look at and a PDF to print."""
+"""What a certificate buys: the share of predictions that stay, by radius."""
 
-import logging
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#666666"
-"""Okabe and Ito's, told apart by colour-blind readers; lines differ in style as well, for print without colour."""
-
-logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns of caches that it makes on its first use
+from lipformer.figures.style import BLUE, GREY, VERMILION
 
 
 def certified_share(

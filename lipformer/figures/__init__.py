@@ -1,0 +1,6 @@
+"""Figures for papers, one function a figure: each a PNG to look at and a PDF to print."""
+
+from lipformer.figures.certified import certified_share
+from lipformer.figures.training import compare_runs, draw_run
+
+__all__ = ["certified_share", "compare_runs", "draw_run"]

@@ -1,0 +1,190 @@
+"""The style of the figures: for a column or the width of a page, legible there, told apart without colour vision."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMN, PAGE = 3.3, 6.75
+"""Widths in inches: of a column of a page with two, and of that page."""
+
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+)
+"""Okabe and Ito's colours (2008), told apart by colour-blind readers; their yellow is too light for a line."""
+GREY = "#666666"
+
+PNG_DPI = 200
+
+SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns of caches that it makes on its first use
+logging.getLogger("fontTools").setLevel(logging.ERROR)  # it tells of each table of an embedded font
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one of several lines is drawn: colour, dashes and marker all differ, so that a print in grey does.
+
+    Attributes:
+        color: as matplotlib takes it.
+        dashes: its line style.
+        marker: its marker.
+    """
+
+    color: str
+    dashes: Any
+    marker: str
+
+
+LOOKS: tuple[Look, ...] = (
+    Look(BLUE, "-", "o"),
+    Look(VERMILION, (0, (5, 1.6)), "s"),
+    Look(GREEN, (0, (1.2, 1.2)), "^"),
+    Look(PURPLE, (0, (5, 1.4, 1.2, 1.4)), "D"),
+    Look(ORANGE, (0, (9, 2)), "v"),
+    Look(SKY, (0, (2.6, 1.4)), "P"),
+    Look(BLACK, (0, (5, 1.2, 1.2, 1.2, 1.2, 1.2)), "X"),
+)
+"""Looks of lines, in the order of their use."""
+
+RC: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same on every machine
+    "font.size": 7,
+    "mathtext.fontset": "dejavusans",
+    "figure.titlesize": 8,
+    "axes.titlesize": 7.5,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 4,
+    "axes.labelsize": 7,
+    "axes.labelpad": 2.5,
+    "axes.linewidth": 0.5,
+    "axes.edgecolor": GREY,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.formatter.limits": (-3, 4),
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.4,
+    "xtick.labelsize": 6.5,
+    "ytick.labelsize": 6.5,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "xtick.labelcolor": "black",
+    "ytick.labelcolor": "black",
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.minor.size": 1.5,
+    "ytick.minor.size": 1.5,
+    "xtick.major.width": 0.5,
+    "ytick.major.width": 0.5,
+    "xtick.minor.width": 0.4,
+    "ytick.minor.width": 0.4,
+    "lines.linewidth": 1.1,
+    "lines.markersize": 3,
+    "lines.markeredgewidth": 0.6,
+    "legend.fontsize": 6.5,
+    "legend.frameon": False,
+    "legend.handlelength": 2.6,
+    "legend.columnspacing": 1.2,
+    "legend.borderaxespad": 0.3,
+    "figure.constrained_layout.h_pad": 0.03,
+    "figure.constrained_layout.w_pad": 0.03,
+    "image.cmap": "viridis",  # of even lightness steps, which colour blindness leaves alone
+    "pdf.fonttype": 42,  # TrueType: Type 3, the default, is refused by some publishers
+    "ps.fonttype": 42,
+}
+"""Matplotlib's parameters, over its defaults."""
+
+
+@contextmanager
+def paper_style() -> Iterator[None]:
+    """Draw and save in the project's style inside the block; matplotlib's parameters are the user's again after it."""
+    from matplotlib import style  # heavy, and needed by nobody who only trains
+
+    with style.context(["default", RC]):
+        yield
+
+
+def looks(count: int) -> list[Look]:
+    """Return a look for each of `count` lines; from the eighth on, colours come again with other dashes and markers."""
+    many = len(LOOKS)
+    return [
+        Look(LOOKS[i % many].color, LOOKS[(i + i // many) % many].dashes, LOOKS[(i + i // many) % many].marker)
+        for i in range(count)
+    ]
+
+
+def depth_colors(count: int) -> list[Any]:
+    """Return colours from dark to light for layers in their order, the lightest still dark enough for a line."""
+    from matplotlib import colormaps
+
+    return [colormaps["viridis"](0.85 * i / max(count - 1, 1)) for i in range(count)]
+
+
+def save(figure: "Figure", file: Path) -> list[Path]:
+    """Write a figure as PNG and PDF, the same bytes each time.
+
+    Args:
+        figure: made, and saved, in `paper_style`.
+        file: where to; its suffix is replaced.
+
+    Returns:
+        The files written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_pdf import FigureCanvasPdf
+
+    file.parent.mkdir(parents=True, exist_ok=True)
+    image, page = file.with_suffix(".png"), file.with_suffix(".pdf")
+    # `savefig` would draw each of the two once more to find the layout, which takes most of the time.
+    figure.set_dpi(PNG_DPI)
+    FigureCanvasAgg(figure).print_png(image)
+    figure.set_layout_engine("none")
+    FigureCanvasPdf(figure).print_pdf(page, metadata={"CreationDate": None})
+    return [image, page]
+
+
+def log_ticks(axis: Any, low: float, high: float) -> None:
+    """Give a logarithmic axis a few ticks with plain labels: powers of ten, between close ones 2 and 5 times them.
+
+    Matplotlib's own labels are formulas, and take longer than all else in the figure.
+
+    Args:
+        axis: a `matplotlib.axis.Axis`, or the axis of a colour bar.
+        low: smallest value shown, above 0.
+        high: largest value shown.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+    subs = (1.0,) if high > 300 * low else (1.0, 2.0, 5.0) if high > 8 * low else tuple(range(1, 10))
+    axis.set_major_locator(LogLocator(subs=subs, numticks=6))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: power(value)))
+    axis.set_minor_locator(NullLocator())
+
+
+def power(value: float) -> str:
+    """Spell a positive number shortly: as it is near 1, else with a power of ten."""
+    if not 0.9e-3 < value < 1e4:
+        mantissa, _, exponent = f"{value:.0e}".partition("e")
+        sign = str(int(exponent)).translate(SUPERSCRIPTS)
+        return f"10{sign}" if mantissa == "1" else f"{mantissa}·10{sign}"
+    return f"{value:g}"
+
+
+def letters(count: int) -> Sequence[str]:
+    """Return (a), (b), ... for the panels of a figure."""
+    return [f"({chr(ord('a') + i)})" for i in range(count)]
