@@ -17,7 +17,7 @@ POINTS = 1_000
 """Of a curve at most."""
 ALL_POINTS = 250_000
 """Of a page at most; more runs have fewer points each."""
-DECADES = 1.5
+DECADES = 1.3
 """A quantity that spans more has a logarithmic axis."""
 DOTTED = 30
 """A curve of at most so many values shows each as a dot."""
@@ -153,7 +153,7 @@ def draw_chart(chart: Chart, records: Sequence[RunRecord], names: Sequence[str],
             if series is None:
                 continue
             if not np.isfinite(series.values).any():
-                notes.append(f"{names[number]}: {what} is {_word(series.values[-1])} throughout.")
+                notes.append(f"{names[number]}, {what}: {_word(series.values[-1])} at every step")
                 continue
             targets += _add_curve(plot, series, number, names[number], limit, pale=kind > 0, log=log)
         if targets:

@@ -27,7 +27,7 @@ COLUMNS = 150
 """Of a heat map at most."""
 ALL_CELLS = 250_000
 """Of a page at most; more runs have fewer columns each."""
-DECADES = 1.5
+DECADES = 1.3
 """A quantity that spans more has a logarithmic scale of colours."""
 NAMED = re.compile(r"[\w.\-]+")
 """Layers have such names; others, which Bokeh may take for a formula, are left out."""
@@ -196,7 +196,7 @@ def empty_heat_map(*, log: bool) -> dict[str, Any]:
     colour = transform("values", mapper)
     source = ColumnDataSource({name: [] for name in ("x", "width", "y", "values", "layer", "step", "tokens", "text")})
     shape: dict[str, Any] = {"x": "x", "width": "width", "y": "y", "height": 1}
-    cells = plot.add_glyph(source, Rect(**shape, fill_color=colour, line_color=colour, line_width=0.5), name="cells")
+    cells = plot.add_glyph(source, Rect(**shape, fill_color=colour, line_color=colour, line_width=1.5), name="cells")
     marked = plot.add_glyph(
         ColumnDataSource({**source.data, "hatch": []}),
         Rect(

@@ -34,6 +34,7 @@ FILES = (
     "checkpoints/last.ckpt",
     "diverged.pt",
 )
+SAMPLED = ("step", "tokens", "temperature", "seed")
 BOKEH = Resources(mode="inline", components=["bokeh"])
 """The core of BokehJS alone: widgets, tables and formulas are not used, and weigh more than it."""
 
@@ -102,7 +103,7 @@ def _run(record: RunRecord, name: str, number: int, folder: Path) -> dict[str, A
         "facts": facts(record),
         "style": run_style(number),
         "sentences": [str(sentence) for sentence in sentences] if isinstance(sentences, list) else [],
-        "samples": {key: samples[key] for key in ("step", "tokens", "temperature", "seed") if key in samples},
+        "samples": {key: f"{samples[key]:,}" for key in SAMPLED if isinstance(samples.get(key), int | float)},
         "config": flat_config(record.config),
         "folder": _shown(record.folder),
         "links": _links(record.folder) if record.folder.absolute() == folder.absolute() else [],

@@ -11,6 +11,8 @@ from bokeh.models import (
     LinearScale,
     LogAxis,
     LogScale,
+    LogTickFormatter,
+    NoOverlap,
     NumeralTickFormatter,
     PanTool,
     Plot,
@@ -63,13 +65,13 @@ def empty_plot(*, log: bool, height: int) -> Plot:
         toolbar=Toolbar(logo=None, autohide=True),
         toolbar_location="above",
         min_border_right=16,
-        border_fill_color=None,
         background_fill_color=None,
         outline_line_color=None,
     )
     below = LinearAxis(ticker=BasicTicker(desired_num_ticks=4))
     below.update(formatter=NumeralTickFormatter(format="0,0"))
-    left = LogAxis() if log else LinearAxis()
+    # Up to a thousand, a reader would rather have 0.1 than a power of ten.
+    left = LogAxis(formatter=LogTickFormatter(min_exponent=3)) if log else LinearAxis()
     for axis in (below, left):
         axis.update(
             axis_label_text_font=FONT,
@@ -79,6 +81,7 @@ def empty_plot(*, log: bool, height: int) -> Plot:
             major_label_text_font_size="12px",
             minor_tick_line_color=None,
             major_tick_in=0,
+            major_label_policy=NoOverlap(),
         )
     plot.add_layout(below, "below")
     plot.add_layout(left, "left")

@@ -136,7 +136,7 @@ def certificate_table(record: RunRecord, number: int) -> CertificateTable | None
         told = record.certificate
         rows = [
             (
-                str(row.get("name", "")),
+                _row_name(row),
                 str(row.get("kind", "")),
                 short(_bound(row.get("bound"))),
                 str(row.get("caveat", "")),
@@ -169,6 +169,12 @@ def _value(key: str, value: str) -> Cell:
         return Cell(value, float(value))
     except ValueError:
         return Cell(value)
+
+
+def _row_name(row: dict[str, Any]) -> str:
+    """A part is named as such below the row that it is a part of."""
+    name = str(row.get("name", ""))
+    return name.rpartition(".")[2] if row.get("role") == "part" else name
 
 
 def _bound(value: Any) -> Any:

@@ -48,19 +48,22 @@
     const item = copy(heat ? data.empty[heat.log] : data.charts[box.dataset.chart].item, drawn.length);
     const attributes = item.doc.roots[0].attributes;
     if (map) attributes.height = parseInt(box.style.minHeight, 10);
-    // Under a thumb, a chart lets the page scroll.
-    if (matchMedia("(pointer: coarse)").matches) attributes.toolbar.attributes.active_drag = null;
+    if (matchMedia("(pointer: coarse)").matches) {
+      attributes.toolbar.attributes.active_drag = null; // under a thumb, a chart lets the page scroll
+      attributes.toolbar_location = null;
+    }
     const views = await Bokeh.embed.embed_item({ ...item, target_id: box.id });
     const plot = [...views][0].model;
     drawn.push({ plot, map });
     if (map) {
+      const ending = map.layers.every((layer) => layer.endsWith(".branch")) ? ".branch" : "";
       const ticks = map.layers.map((_, j) => map.layers.length - j - 0.5);
       plot.y_range.setv({ start: 0, end: map.layers.length, reset_start: 0, reset_end: map.layers.length });
       plot.left[0].ticker.ticks = ticks;
       const [low, high] = heat.scale;
       plot.renderers.find((renderer) => renderer.name === "cells").glyph.fill_color.transform.setv({ low, high });
       plot.left[0].major_label_overrides = new Map(
-        map.layers.map((layer, j) => [ticks[j], layer.replace(/^blocks\./, "").replace(/\.branch$/, " branch")]),
+        map.layers.map((layer, j) => [ticks[j], layer.replace(/^blocks\./, "").replace(ending, "")]),
       );
     }
     for (const end of ["start", "end"]) plot.x_range.properties[end].change.connect(() => follow(plot.x_range));
@@ -119,7 +122,8 @@
   };
 
   const setColours = ({ plot, map }) => {
-    const [ink, muted, rule, grid] = ["ink", "muted", "rule", "grid"].map(colour);
+    const [page, muted, rule, grid] = ["page", "muted", "rule", "grid"].map(colour);
+    plot.border_fill_color = page; // without one, Bokeh leaves traces of labels that have moved
     for (const axis of [...plot.below, ...plot.left]) {
       axis.setv({ major_label_text_color: muted, axis_label_text_color: muted, axis_line_color: rule });
       axis.major_tick_line_color = map && axis === plot.left[0] ? null : rule;
