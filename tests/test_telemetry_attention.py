@@ -253,6 +253,13 @@ def test_precision_of_the_layer_but_at_least_float32(layer, dtype, tolerance):
     check(statistics, {name: value.item() for name, value in exact.items()}, rtol=tolerance, atol=tolerance)
 
 
+def test_half_precision_scores_are_summed_in_float32():
+    scores = (100 + torch.randn(1, 1, 40, 40, generator=torch.Generator().manual_seed(0))).bfloat16()
+    statistics = attention_statistics(GivenScores(scores, causal=False), torch.zeros(0))
+    expected = scores.double().var(-1, correction=0).mean().item()
+    assert statistics["logit_variance"].item() == pytest.approx(expected, rel=1e-5)
+
+
 def test_measuring_changes_nothing(layer):
     layer.train()
     layer.dropout.p, layer.dropout.training = 0.5, False
