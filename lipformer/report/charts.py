@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import numpy as np
 from bokeh.embed import json_item
-from bokeh.models import ColumnDataSource, HoverTool, Line, Plot, Scatter
+from bokeh.models import ColumnDataSource, Line
 
-from lipformer.report.style import empty_plot, run_style
+from lipformer.report.style import empty_plot, hover
 from lipformer.report.thinning import thin
 from lipformer.run_record import RunRecord, Series, layer_series
 
@@ -19,8 +19,6 @@ ALL_POINTS = 250_000
 """Of a page at most; more runs have fewer points each."""
 DECADES = 1.3
 """A quantity that spans more has a logarithmic axis."""
-DOTTED = 30
-"""A curve of at most so many values shows each as a dot."""
 
 Pick = Callable[[RunRecord], Series | None]
 
@@ -123,49 +121,69 @@ CHARTS = (
 
 
 def draw_charts(records: Sequence[RunRecord], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Draw the charts that at least one run has something for.
+    """Lay out the charts that at least one run has something for.
 
     Args:
         records: of the runs.
         names: of the runs, for the reader.
 
     Returns:
-        A dictionary a chart: ``key``, ``title``, ``about``, ``notes`` (what the curves cannot show), ``thinned``, and
-        ``item``, which BokehJS draws.
+        A dictionary a chart: ``key``, ``title``, ``about``, ``log`` (the scale of the y axis), ``notes`` (what curves
+        cannot show), ``thinned`` and ``curves``, each with its ``run`` (number), ``what`` it is, whether it is
+        ``pale``, and ``steps``, ``tokens`` and ``values``, the first two as differences, which are shorter to write.
     """
-    drawn = [draw_chart(chart, records, names, _limit(records)) for chart in CHARTS]
+    limit = max(20, min(POINTS, ALL_POINTS // (len(records) * sum(1 + (chart.pale is not None) for chart in CHARTS))))
+    drawn = [draw_chart(chart, records, names, limit) for chart in CHARTS]
     return [chart for chart in drawn if chart is not None]
 
 
 def draw_chart(chart: Chart, records: Sequence[RunRecord], names: Sequence[str], limit: int) -> dict[str, Any] | None:
-    """Draw one chart with at most `limit` points a curve; None where no run has something for it."""
-    curves = [kind for kind in (chart.curve, chart.pale) if kind is not None]
-    picked = [[pick(record) for record in records] for _, pick in curves]
-    found = [series for kind in picked for series in kind if series is not None]
-    if not found:
-        return None
-    log = _is_log(np.concatenate([series.values for series in found]), chart.scale)
-    plot = empty_plot(log=log, height=HEIGHT)
-    notes = []
-    for kind, (what, _) in reversed(list(enumerate(curves))):  # the pale ones lie below
-        targets = []
-        for number, series in enumerate(picked[kind]):
+    """Lay out one chart with at most `limit` points a curve; None where no run has something for it."""
+    kinds = [kind for kind in (chart.pale, chart.curve) if kind is not None]  # the pale ones lie below
+    curves: list[dict[str, Any]] = []
+    notes, every, thinned = [], [np.zeros(0)], False
+    for what, pick in kinds:
+        for number, record in enumerate(records):
+            series = pick(record)
             if series is None:
                 continue
             if not np.isfinite(series.values).any():
-                notes.append(f"{names[number]}, {what}: {_word(series.values[-1])} at every step")
+                notes.append(f"{names[number]}, {what}: {plain(series.values[-1])} at every step")
                 continue
-            targets += _add_curve(plot, series, number, names[number], limit, pale=kind > 0, log=log)
-        if targets:
-            plot.add_tools(_hover(what, targets))
+            kept = thin(series.values, limit)
+            thinned |= len(kept) < len(series.values)
+            every.append(series.values)
+            curves.append(
+                {
+                    "run": number,
+                    "what": what,
+                    "pale": what != chart.curve[0],
+                    "steps": _differences(series.steps[kept]),
+                    "tokens": _differences(series.tokens[kept]),
+                    "values": [plain(value) for value in series.values[kept]],
+                }
+            )
+    if not curves and not notes:
+        return None
     return {
         "key": chart.key,
         "title": chart.title,
         "about": chart.about,
+        "log": _is_log(np.concatenate(every), chart.scale),
         "notes": notes,
-        "thinned": any(len(series.values) > limit for series in found),
-        "item": json_item(plot),
+        "thinned": thinned,
+        "curves": curves,
     }
+
+
+def empty_chart(*, log: bool) -> dict[str, Any]:
+    """Return a chart without curves, which the page's script copies for each quantity."""
+    plot = empty_plot(log=log, height=HEIGHT)
+    plot.add_glyph(ColumnDataSource(), Line())  # replaced in the page; Bokeh warns of a plot that has none
+    number = [("value", "@values{%.4g}")]
+    for what, told in (("curve", number), ("pale", number), ("cross", [("becomes", "@what")])):
+        plot.add_tools(hover(what, [("run", "$name"), *told, ("step", "@steps{0,0}"), ("tokens", "@tokens{0,0}")]))
+    return dict(json_item(plot))
 
 
 def extent(records: Sequence[RunRecord]) -> dict[str, float]:
@@ -178,69 +196,18 @@ def extent(records: Sequence[RunRecord]) -> dict[str, float]:
     return ends
 
 
-def _limit(records: Sequence[RunRecord]) -> int:
-    return max(20, min(POINTS, ALL_POINTS // (len(records) * sum(1 + (chart.pale is not None) for chart in CHARTS))))
+def plain(value: float) -> float | str:
+    """A number for JSON, which has neither infinity nor nan, in the digits that a reader sees."""
+    return float(f"{value:.5g}") if np.isfinite(value) else str(float(value))
+
+
+def _differences(values: np.ndarray) -> list[int]:
+    """The first, and from each to the next; empty where they are not known."""
+    return [] if np.isnan(values).any() else np.diff(values.round(), prepend=0).astype(int).tolist()
 
 
 def _is_log(values: np.ndarray, scale: str) -> bool:
     finite = values[np.isfinite(values)]
     if not len(finite) or finite.min() <= 0:
         return scale == "log" and bool((finite > 0).any())
-    return scale == "log" or (scale == "auto" and finite.max() > 10**DECADES * finite.min())
-
-
-def _add_curve(plot: Plot, series: Series, number: int, name: str, limit: int, *, pale: bool, log: bool) -> list[Any]:
-    """Add a run's curve and return the renderers that answer to a pointer."""
-    kept = thin(series.values, limit)
-    steps, tokens, values = (_compact(array[kept]) for array in (series.steps, series.tokens, series.values))
-    shown = np.where(np.isfinite(values) & (values > 0 if log else True), values, np.nan)
-    source = ColumnDataSource({"steps": steps, "tokens": tokens, "values": shown})
-    colour, dash = run_style(number)["colours"][0], run_style(number)["dash"]
-
-    def add(glyph: type[Line] | type[Scatter], data: ColumnDataSource = source, **look: Any) -> Any:
-        return plot.add_glyph(data, glyph(x="tokens", y="values", **look), name=name, tags=[number])
-
-    strength = 0.5 if pale else 1.0
-    add(Line, line_color=colour, line_dash=dash, line_alpha=strength, line_width=1.5 if pale else 2)
-    if len(kept) <= DOTTED:
-        add(Scatter, size=4 if pale else 5, line_color=None, fill_color=colour, fill_alpha=strength)
-    breaks = _breaks(shown, values)
-    if breaks:
-        cross = {
-            "steps": steps[breaks],
-            "tokens": tokens[breaks],
-            "values": shown[[place - 1 for place in breaks]],
-            "what": [_word(values[place]) for place in breaks],
-        }
-        mark = add(Scatter, ColumnDataSource(cross), marker="x", size=11, line_width=2.5, line_color=colour)
-        tooltips = [("run", "$name"), ("becomes", "@what"), ("step", "@steps{0,0}"), ("tokens", "@tokens{0,0}")]
-        plot.add_tools(HoverTool(renderers=[mark], tooltips=tooltips))
-    # A thin line is hard to hit, above all with a thumb: these are as wide as it takes, and are not seen.
-    targets = [add(Line, line_width=16, line_alpha=0)]
-    if len(kept) == 1:  # a line through one point has no length to point at
-        targets.append(add(Scatter, size=16, line_alpha=0, fill_alpha=0))
-    return targets
-
-
-def _breaks(shown: np.ndarray, values: np.ndarray) -> list[int]:
-    """Where values stop being finite, after one that is drawn."""
-    return [i for i in range(1, len(values)) if not np.isfinite(values[i]) and np.isfinite(shown[i - 1])]
-
-
-def _hover(what: str, renderers: list[Any]) -> HoverTool:
-    return HoverTool(
-        renderers=renderers,
-        line_policy="nearest",
-        tooltips=[("run", "$name"), (what, "@values{%.4g}"), ("step", "@steps{0,0}"), ("tokens", "@tokens{0,0}")],
-        formatters={"@values": "printf"},
-    )
-
-
-def _compact(array: np.ndarray) -> np.ndarray:
-    """Whole numbers as such, which take less room."""
-    whole = np.isfinite(array).all() and (array == np.round(array)).all() and np.abs(array).max() < 2**31
-    return array.astype(np.int32) if whole else array
-
-
-def _word(value: float) -> str:
-    return "nan" if np.isnan(value) else "inf" if value > 0 else "-inf"
+    return scale == "log" or (scale == "auto" and bool(finite.max() > 10**DECADES * finite.min()))

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 from bokeh.embed import json_item
 from bokeh.models import (
+    AllLabels,
     ColumnDataSource,
     FixedTicker,
-    HoverTool,
     LinearColorMapper,
     LogColorMapper,
     Range1d,
@@ -19,7 +19,8 @@ from bokeh.models import (
 from bokeh.palettes import Viridis256
 from bokeh.transform import transform
 
-from lipformer.report.style import empty_plot
+from lipformer.report.charts import plain
+from lipformer.report.style import empty_plot, hover
 from lipformer.report.thinning import bucket_columns
 from lipformer.run_record import RunRecord, Series, layer_series
 
@@ -140,7 +141,7 @@ def draw_heat_map(heat_map: HeatMap, records: Sequence[RunRecord], limit: int) -
                 "steps": [int(step) for step in steps[columns]],
                 "tokens": [int(count) if np.isfinite(count) else None for count in tokens[columns]],
                 "values": [
-                    [_plain(v) if s else None for v, s in zip(row, there, strict=True)]
+                    [plain(v) if s else None for v, s in zip(row, there, strict=True)]
                     for row, there in zip(values, stands, strict=True)
                 ],
             }
@@ -190,14 +191,16 @@ def empty_heat_map(*, log: bool) -> dict[str, Any]:
     """Return a heat map without cells, which the page's script copies for each run and quantity."""
     plot = empty_plot(log=False, height=100)
     plot.update(y_range=Range1d(start=0, end=1))
-    plot.left[0].update(ticker=FixedTicker(), axis_line_color=None, major_tick_line_color=None)
+    plot.left[0].update(
+        ticker=FixedTicker(), axis_line_color=None, major_tick_line_color=None, major_label_policy=AllLabels()
+    )
     plot.center = []
     mapper = (LogColorMapper if log else LinearColorMapper)(palette=Viridis256, low=1, high=10)
     colour = transform("values", mapper)
     source = ColumnDataSource({name: [] for name in ("x", "width", "y", "values", "layer", "step", "tokens", "text")})
     shape: dict[str, Any] = {"x": "x", "width": "width", "y": "y", "height": 1}
-    cells = plot.add_glyph(source, Rect(**shape, fill_color=colour, line_color=colour, line_width=1.5), name="cells")
-    marked = plot.add_glyph(
+    plot.add_glyph(source, Rect(**shape, fill_color=colour, line_color=colour, line_width=1.5), name="cells")
+    plot.add_glyph(
         ColumnDataSource({**source.data, "hatch": []}),
         Rect(
             fill_color="#D9D9D9",
@@ -210,21 +213,7 @@ def empty_heat_map(*, log: bool) -> dict[str, Any]:
         ),
         name="marked",
     )
-    plot.add_tools(
-        HoverTool(
-            renderers=[cells, marked],
-            tooltips=[
-                ("layer", "@layer"),
-                ("value", "@text"),
-                ("step", "@step{0,0}"),
-                ("tokens", "@tokens{0,0}"),
-            ],
-        )
-    )
+    for name in ("cells", "marked"):
+        rows = [("layer", "@layer"), ("value", "@text"), ("step", "@step{0,0}"), ("tokens", "@tokens{0,0}")]
+        plot.add_tools(hover(name, rows))
     return dict(json_item(plot))
-
-
-def _plain(value: float) -> float | str:
-    if np.isfinite(value):
-        return float(f"{value:.4g}")
-    return "nan" if np.isnan(value) else "inf"

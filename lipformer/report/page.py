@@ -16,7 +16,7 @@ from markupsafe import Markup
 from omegaconf import OmegaConf
 
 from lipformer import __version__
-from lipformer.report.charts import draw_charts, extent
+from lipformer.report.charts import draw_charts, empty_chart, extent
 from lipformer.report.heat_maps import draw_heat_maps, empty_heat_map
 from lipformer.report.style import run_style
 from lipformer.report.tables import NO_STATUS, certificate_table, facts, runs_table
@@ -54,9 +54,12 @@ def render(records: Sequence[RunRecord], folder: Path) -> str:
     data = {
         "runs": [{"name": name, **run_style(number)} for number, name in enumerate(names)],
         "extent": ends,
-        "charts": [{"key": chart["key"], "item": chart["item"]} for chart in charts],
-        "heatMaps": [{key: heat_map[key] for key in ("key", "scale", "log", "runs")} for heat_map in heat_maps],
-        "empty": {str(log).lower(): empty_heat_map(log=log) for log in {heat_map["log"] for heat_map in heat_maps}},
+        "charts": [{key: chart[key] for key in ("log", "curves")} for chart in charts],
+        "heatMaps": [{key: heat_map[key] for key in ("log", "scale", "runs")} for heat_map in heat_maps],
+        "empty": {
+            name: {str(log).lower(): empty(log=log) for log in {part["log"] for part in parts}}
+            for name, parts, empty in (("chart", charts, empty_chart), ("heatMap", heat_maps, empty_heat_map))
+        },
     }
     environment = Environment(
         loader=PackageLoader("lipformer.report", "assets"),

@@ -1,5 +1,6 @@
 """Colours and dashes of the runs, and an empty plot in the style of the page."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from bokeh.models import (
@@ -7,6 +8,7 @@ from bokeh.models import (
     BoxZoomTool,
     DataRange1d,
     Grid,
+    HoverTool,
     LinearAxis,
     LinearScale,
     LogAxis,
@@ -39,6 +41,10 @@ Those for dark are lightened, so that they keep a contrast of 3 to the page.
 DASHES = ((), (7, 3), (2, 2), (8, 3, 2, 3), (12, 4))
 """As many as share no factor with the colours: 35 runs look different."""
 FONT = "system-ui, sans-serif"
+TOOLTIP = (
+    f"display:grid;grid-template-columns:auto auto;gap:0 .75em;font:12px/1.5 {FONT};font-variant-numeric:tabular-nums;"
+    "color:var(--ink)"
+)
 
 
 def run_style(number: int) -> dict[str, Any]:
@@ -65,6 +71,7 @@ def empty_plot(*, log: bool, height: int) -> Plot:
         toolbar=Toolbar(logo=None, autohide=True),
         toolbar_location="above",
         min_border_right=16,
+        border_fill_color=None,
         background_fill_color=None,
         outline_line_color=None,
     )
@@ -86,5 +93,25 @@ def empty_plot(*, log: bool, height: int) -> Plot:
     plot.add_layout(below, "below")
     plot.add_layout(left, "left")
     plot.add_layout(Grid(dimension=1, ticker=left.ticker))
-    plot.add_tools(BoxZoomTool(), PanTool(), WheelZoomTool(), ResetTool(), SaveTool())
+    zoom = BoxZoomTool()
+    plot.add_tools(zoom, PanTool(), WheelZoomTool(), ResetTool(), SaveTool())
+    plot.toolbar.active_drag = zoom
     return plot
+
+
+def hover(name: str, rows: Sequence[tuple[str, str]]) -> HoverTool:
+    """Return a tool that tells of what lies under the pointer, in the colours of the page.
+
+    Args:
+        name: by which the page's script finds it, and gives it its renderers.
+        rows: (what, Bokeh's name of the value).
+    """
+    cells = "".join(f'<span style="color:var(--muted)">{what}</span><span>{value}</span>' for what, value in rows)
+    return HoverTool(
+        name=name,
+        renderers=[],
+        visible=False,
+        line_policy="nearest",
+        formatters={"@values": "printf"},
+        tooltips=f'<div style="{TOOLTIP}">{cells}</div>',
+    )

@@ -9,63 +9,25 @@
   let left = new Set(data.runs.keys()); // by the table's filter
   const off = new Set(); // by the legend
   let linking = false;
-
-  // --- what is drawn ---
-
-  const cells = (map) => {
-    const ends = map[unit];
-    const begins = ends.map((end, i) => (i > 0 ? ends[i - 1] : Math.max(0, end - ((ends[1] ?? 2 * end) - end))));
-    const columns = () => ({ x: [], width: [], y: [], values: [], layer: [], step: [], tokens: [], text: [] });
-    const [finite, marked] = [columns(), { ...columns(), hatch: [] }];
-    map.values.forEach((row, j) => {
-      row.forEach((value, i) => {
-        if (value === null || ends[i] === null) return;
-        const into = typeof value === "number" ? finite : marked;
-        into.x.push((begins[i] + ends[i]) / 2);
-        into.width.push(ends[i] - begins[i]);
-        into.y.push(map.layers.length - j - 0.5);
-        into.values.push(typeof value === "number" ? value : NaN);
-        into.layer.push(map.layers[j]);
-        into.step.push(map.steps[i]);
-        into.tokens.push(map.tokens[i] ?? NaN);
-        into.text.push(String(value));
-        if (into === marked) marked.hatch.push(value === "inf" ? "/" : "x");
-      });
-    });
-    return { cells: finite, marked };
-  };
-
-  const fill = (plot, map) => {
-    const parts = cells(map);
-    for (const renderer of plot.renderers) renderer.data_source.data = parts[renderer.name];
-  };
+  let copies = 0;
 
   const copy = (item, number) => JSON.parse(JSON.stringify(item).replace(/"p(\d+)"/g, `"p$1-${number}"`));
 
   const draw = async (box) => {
-    const heat = box.dataset.heat === undefined ? null : data.heatMaps[box.dataset.heat];
+    const heat = data.heatMaps[box.dataset.heat];
     const map = heat?.runs[box.dataset.place];
-    const item = copy(heat ? data.empty[heat.log] : data.charts[box.dataset.chart].item, drawn.length);
-    const attributes = item.doc.roots[0].attributes;
-    if (map) attributes.height = parseInt(box.style.minHeight, 10);
+    const chart = data.charts[box.dataset.chart];
+    const item = copy(heat ? data.empty.heatMap[heat.log] : data.empty.chart[chart.log], ++copies);
+    const { attributes } = item.doc.roots[0];
+    attributes.height = parseInt(box.style.minHeight, 10);
     if (matchMedia("(pointer: coarse)").matches) {
       attributes.toolbar.attributes.active_drag = null; // under a thumb, a chart lets the page scroll
       attributes.toolbar_location = null;
     }
-    const views = await Bokeh.embed.embed_item({ ...item, target_id: box.id });
-    const plot = [...views][0].model;
+    const [{ model: plot }] = await Bokeh.embed.embed_item({ ...item, target_id: box.id });
     drawn.push({ plot, map });
-    if (map) {
-      const ending = map.layers.every((layer) => layer.endsWith(".branch")) ? ".branch" : "";
-      const ticks = map.layers.map((_, j) => map.layers.length - j - 0.5);
-      plot.y_range.setv({ start: 0, end: map.layers.length, reset_start: 0, reset_end: map.layers.length });
-      plot.left[0].ticker.ticks = ticks;
-      const [low, high] = heat.scale;
-      plot.renderers.find((renderer) => renderer.name === "cells").glyph.fill_color.transform.setv({ low, high });
-      plot.left[0].major_label_overrides = new Map(
-        map.layers.map((layer, j) => [ticks[j], layer.replace(/^blocks\./, "").replace(ending, "")]),
-      );
-    }
+    if (heat) drawing.labelRows(plot, map, heat.scale);
+    else drawing.drawCurves(plot, chart, data.runs, unit);
     for (const end of ["start", "end"]) plot.x_range.properties[end].change.connect(() => follow(plot.x_range));
     setUnit({ plot, map });
     setColours({ plot, map });
@@ -89,7 +51,7 @@
     linking = false;
     plot.below[0].axis_label = unit;
     plot.below[0].formatter.format = data.extent[unit] > 2e7 ? "0.[00]a" : "0,0";
-    if (map) fill(plot, map);
+    if (map) drawing.fillCells(plot, map, unit);
     else for (const renderer of plot.renderers) renderer.glyph.x = { field: unit };
   };
 
@@ -122,8 +84,7 @@
   };
 
   const setColours = ({ plot, map }) => {
-    const [page, muted, rule, grid] = ["page", "muted", "rule", "grid"].map(colour);
-    plot.border_fill_color = page; // without one, Bokeh leaves traces of labels that have moved
+    const [muted, rule, grid] = ["muted", "rule", "grid"].map(colour);
     for (const axis of [...plot.below, ...plot.left]) {
       axis.setv({ major_label_text_color: muted, axis_label_text_color: muted, axis_line_color: rule });
       axis.major_tick_line_color = map && axis === plot.left[0] ? null : rule;
