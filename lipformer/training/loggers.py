@@ -1,15 +1,21 @@
-"""Where metrics go besides ``metrics.csv``: a function for each file of `conf/logger/`."""
+"""Where metrics, samples and figures go besides the run folder: a function for each file of `conf/logger/`."""
 
 import contextlib
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from PIL import Image
 from pytorch_lightning.loggers import Logger, TensorBoardLogger
+from pytorch_lightning.utilities import rank_zero_only
 
 from lipformer.errors import UsageError
 from lipformer.run_folder import Outcome
-from lipformer.training.wandb_run import WandbRunLogger, resolve_mode
+from lipformer.training.wandb_run import WandbRunLogger, first_line, resolve_mode
+
+log = logging.getLogger(__name__)
 
 
 def no_further_logger(*, folder: Path, config: dict[str, Any]) -> Logger | None:
@@ -70,3 +76,53 @@ def finished(logger: Logger | None) -> Iterator[None]:
     finally:
         if isinstance(logger, WandbRunLogger):  # Lightning closes the others itself
             logger.finish(outcome)
+
+
+@rank_zero_only
+def log_samples(loggers: Iterable[Logger], sentences: Sequence[str], step: int, tokens: int) -> None:
+    """Show what the model writes: a table in wandb, a text in TensorBoard. Trouble is a warning.
+
+    Args:
+        loggers: of the trainer; those that hold numbers only are passed over.
+        sentences: as written, without the end-of-line symbol.
+        step: optimizer steps so far.
+        tokens: tokens seen so far.
+    """
+    for logger in loggers:
+        with _trouble_is_a_warning(logger, "samples"):
+            if isinstance(logger, WandbRunLogger):
+                logger.log_samples(sentences, step, tokens)
+            elif isinstance(logger, TensorBoardLogger):
+                # It renders Markdown and HTML, in which <unk> vanishes; not in code, which four spaces make it.
+                lines = [f"    {number}  {' '.join(text.splitlines())}" for number, text in enumerate(sentences, start=1)]
+                logger.experiment.add_text("samples", "\n".join(lines), step)
+
+
+@rank_zero_only
+def log_figures(loggers: Iterable[Logger], files: Sequence[Path]) -> None:
+    """Show the PNG files among `files` as ``figures/<stem>`` in wandb and TensorBoard. Trouble is a warning.
+
+    Args:
+        loggers: of the trainer; those that hold numbers only are passed over.
+        files: figures; those that are no PNG are passed over.
+    """
+    images = [file for file in files if file.suffix == ".png"]
+    if not images:
+        return
+    for logger in loggers:
+        with _trouble_is_a_warning(logger, "figures"):
+            if isinstance(logger, WandbRunLogger):
+                logger.log_figures(images)
+            elif isinstance(logger, TensorBoardLogger):
+                for file in images:
+                    with Image.open(file) as image:
+                        pixels = np.asarray(image.convert("RGB"))
+                    logger.experiment.add_image(f"figures/{file.stem}", pixels, dataformats="HWC")
+
+
+@contextlib.contextmanager
+def _trouble_is_a_warning(logger: Logger, what: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        log.warning("%s: the %s were not logged: %s", type(logger).__name__, what, first_line(error))

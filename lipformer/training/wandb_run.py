@@ -1,10 +1,13 @@
 """One Weights & Biases run for each training run: named, and finished with the run's exit code."""
 
+import contextlib
 import json
 import logging
+import math
 import os
 import shutil
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +25,19 @@ log = logging.getLogger(__name__)
 # What $WANDB_MODE may be; dryrun and run are wandb's old names.
 MODES = {"online": "online", "offline": "offline", "disabled": "disabled", "dryrun": "offline", "run": "online"}
 LOCAL_TIMEOUT = 90.0  # seconds for wandb's own process to start, on a busy machine too
+REPORTS = "WANDB_ERROR_REPORTING"
 LONGEST_NAME, LONGEST_TAG = 128, 64  # characters that wandb takes
 NOT_THE_MODEL = ("logger", "trainer")  # overrides that say where and how to run, not what
 STEP = "trainer/global_step"  # the base class logs it with every metric; wandb's own step counts calls of log
-BEST_IS_LOWEST = ("val/nats_per_char", "val/bits_per_char")
+TOKENS = "train/tokens"  # the default x axis: it means the same in runs with batches of other sizes
+EXTREMES = {
+    "val/nats_per_char": "min",
+    "val/bits_per_char": "min",
+    "stability/total/entropy_share": "min",
+    "stability/total/gradient_norm": "max",
+    "train/gradient_norm": "max",
+}
+"""Metrics whose summary is their extreme, the best or the worst of the run; of the others it is the last value."""
 
 
 def resolve_mode(mode: str) -> str:
@@ -62,26 +74,27 @@ def has_credentials() -> bool:
     import wandb
 
     # Settings of the whole library, not of a run: login refuses to look where $WANDB_MODE says offline.
-    wandb.setup(wandb.Settings(silent=True, mode="online"))
     try:
-        return wandb.login(prompt=False, verify=False)
+        with no_reports_to_wandb():
+            wandb.setup(wandb.Settings(silent=True, mode="online"))
+            return wandb.login(prompt=False, verify=False)
     except wandb.Error as error:
-        raise UsageError(f"wandb: {_first_line(error)}; correct the key, or take logger.mode=offline") from error
+        raise UsageError(f"wandb: {first_line(error)}; correct the key, or take logger.mode=offline") from error
 
 
 def describe_run(config: dict[str, Any]) -> dict[str, Any]:
     """Return name, group, job type and tags of the wandb run: all that Hydra knows of this job."""
     overrides: list[str] = []
-    group = None
+    group, job_type = None, "train"
     if HydraConfig.initialized():
         hydra = HydraConfig.get()
         overrides = [typed for typed in hydra.overrides.task if not typed.lstrip("+~").startswith(NOT_THE_MODEL)]
         if hydra.mode == RunMode.MULTIRUN:
-            group = Path(hydra.sweep.dir).name
+            group, job_type = Path(hydra.sweep.dir).name, "sweep"
     return {
         "name": (" ".join(overrides) or config["name"])[:LONGEST_NAME],
         "group": group,
-        "job_type": "train",
+        "job_type": job_type,
         "tags": [typed for typed in overrides if len(typed) <= LONGEST_TAG],
     }
 
@@ -89,9 +102,10 @@ def describe_run(config: dict[str, Any]) -> dict[str, Any]:
 class WandbRunLogger(WandbLogger):
     """Logs to a wandb run of its own, begun when the trainer first asks for it, on rank zero alone.
 
-    Differs from its base in four things: it never takes over a run that another job left open; a server that does
-    not answer turns the run offline instead of ending the training; `finish` passes the exit code on; and nothing
-    process-wide changes (the base's ``offline=True`` sets an environment variable for all later jobs).
+    Differs from its base in five things: it never takes over a run that another job left open; a server that does
+    not answer turns the run offline instead of ending the training, and no later trouble with wandb ends it either;
+    metrics are drawn over the tokens seen, and some are summed up by their extreme; `finish` passes the exit code on;
+    and nothing process-wide changes (the base's ``offline=True`` sets an environment variable for all later jobs).
 
     Args:
         folder: the run folder; wandb's files go to ``<folder>/wandb``.
@@ -121,6 +135,7 @@ class WandbRunLogger(WandbLogger):
         self._entity = entity
         self._init_timeout = init_timeout
         self._finish_timeout = finish_timeout
+        self._broken = False
 
     @property
     @rank_zero_experiment
@@ -128,12 +143,48 @@ class WandbRunLogger(WandbLogger):
         """The wandb run; begun at the first call."""
         if self._experiment is None:
             self._hooks = sys.exit, sys.excepthook  # wandb replaces both and never puts them back
-            self._experiment = self._begin()
+            with no_reports_to_wandb():
+                self._experiment = self._begin()
             self._experiment.define_metric(STEP)
-            self._experiment.define_metric("*", step_metric=STEP, step_sync=True)
-            for metric in BEST_IS_LOWEST:
-                self._experiment.define_metric(metric, step_metric=STEP, step_sync=True, summary="min")
+            self._experiment.define_metric(TOKENS)
+            # A row without tokens gets those of the row before: `step_sync`.
+            self._experiment.define_metric("*", step_metric=TOKENS, step_sync=True)
+            for metric, extreme in EXTREMES.items():
+                self._experiment.define_metric(metric, step_metric=TOKENS, step_sync=True, summary=extreme)
         return self._experiment
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log one row; the first trouble with it is a warning, and of the rest ``metrics.csv`` knows.
+
+        Args:
+            metrics: name to value. A nan among `EXTREMES` is left out: it would be the extreme from then on.
+            step: optimizer steps so far.
+        """
+        _ = self.experiment  # a run that cannot even begin is an error
+        row = {name: value for name, value in metrics.items() if not (name in EXTREMES and math.isnan(value))}
+        try:
+            super().log_metrics(row, step)
+        except Exception as error:
+            if not self._broken:
+                log.warning("wandb: rows are being lost (%s); metrics.csv has them all", first_line(error))
+            self._broken = True
+
+    @rank_zero_only
+    def log_samples(self, sentences: Sequence[str], step: int, tokens: int) -> None:
+        """Log what the model wrote as the table ``samples``: step, tokens, number, sentence."""
+        import wandb
+
+        rows = [[step, tokens, number, sentence] for number, sentence in enumerate(sentences, start=1)]
+        table = wandb.Table(columns=["step", "tokens", "number", "sentence"], data=rows)
+        self.experiment.log({"samples": table, TOKENS: tokens, STEP: step})
+
+    @rank_zero_only
+    def log_figures(self, files: Sequence[Path]) -> None:
+        """Log each PNG file as the image ``figures/<its name>``."""
+        import wandb
+
+        self.experiment.log({f"figures/{file.stem}": wandb.Image(str(file)) for file in files})
 
     def _begin(self) -> Any:
         import wandb
@@ -143,7 +194,7 @@ class WandbRunLogger(WandbLogger):
                 run = self._init()
             except (wandb.Error, TimeoutError) as error:
                 self._online = False
-                log.warning("wandb: offline, as the server did not take the run: %s", _first_line(error))
+                log.warning("wandb: offline, as the server did not take the run: %s", first_line(error))
                 for attempt in (self._folder / "wandb").glob("run-*"):  # `wandb sync` would upload its empty shell
                     shutil.rmtree(attempt, ignore_errors=True)
             else:
@@ -184,11 +235,17 @@ class WandbRunLogger(WandbLogger):
         try:
             self._experiment.summary.update({"status": outcome.status, "reason": outcome.reason})
             self._experiment.finish(exit_code=outcome.exit_code)
+            trouble = _upload_trouble(Path(self._experiment.settings.log_internal)) if self._online else None
         except Exception as error:
-            where = Path(self._experiment.dir).parent
-            log.warning("wandb: not all was uploaded (%s); try: wandb sync %s", _first_line(error), where)
+            trouble = first_line(error)
         finally:
             sys.exit, sys.excepthook = self._hooks
+        if self._broken:
+            _forget_the_client()
+        if trouble is not None:
+            flag = "--no-skip-online " if self._online else ""
+            where = Path(self._experiment.dir).parent
+            log.warning("wandb: not all was uploaded (%s); try: wandb sync %s%s", trouble, flag, where)
 
 
 def earlier_run_id(resume: str | None) -> str | None:
@@ -200,5 +257,42 @@ def earlier_run_id(resume: str | None) -> str | None:
     return json.loads(note.read_text())["id"] if note.is_file() else None
 
 
-def _first_line(error: BaseException) -> str:
+def _forget_the_client() -> None:
+    """Let the next run, of a sweep's next job, start the client's process anew: this one may be dead."""
+    import wandb
+
+    with contextlib.suppress(Exception):  # of the process that is no more
+        wandb.teardown()
+
+
+def _upload_trouble(internal_log: Path) -> str | None:
+    """Return why the uploads of a run ended before it did; None where they did not.
+
+    A server that refuses (a key revoked, a project deleted) ends them for good. `finish` succeeds then too: the client
+    leaves it at a line on the terminal, where it is `silent`, and this one.
+    """
+    try:
+        lines = internal_log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return next((str(json.loads(line)["msg"]).splitlines()[0] for line in lines if "fatal error" in line), None)
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def first_line(error: BaseException) -> str:
+    """Return what an exception says, as far as it fits a line of the log."""
     return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+@contextlib.contextmanager
+def no_reports_to_wandb() -> Iterator[None]:
+    """Keep wandb from reporting home about itself, where $WANDB_ERROR_REPORTING does not say otherwise.
+
+    It sends them when the process ends, and a server that does not answer would hold it up for half a minute.
+    """
+    asked = REPORTS in os.environ
+    os.environ.setdefault(REPORTS, "false")
+    try:
+        yield
+    finally:
+        if not asked:
+            del os.environ[REPORTS]
