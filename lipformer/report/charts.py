@@ -179,7 +179,8 @@ def draw_chart(chart: Chart, records: Sequence[RunRecord], names: Sequence[str],
 def empty_chart(*, log: bool) -> dict[str, Any]:
     """Return a chart without curves, which the page's script copies for each quantity."""
     plot = empty_plot(log=log, height=HEIGHT)
-    plot.add_glyph(ColumnDataSource(), Line())  # replaced in the page; Bokeh warns of a plot that has none
+    # Replaced in the page; without a curve Bokeh warns, here and there.
+    plot.add_glyph(ColumnDataSource({"x": [0, 1], "y": [1, 10]}), Line(x="x", y="y", line_alpha=0))
     number = [("value", "@values{%.4g}")]
     for what, told in (("curve", number), ("pale", number), ("cross", [("becomes", "@what")])):
         plot.add_tools(hover(what, [("run", "$name"), *told, ("step", "@steps{0,0}"), ("tokens", "@tokens{0,0}")]))

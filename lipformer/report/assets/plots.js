@@ -32,6 +32,7 @@
     setUnit({ plot, map });
     setColours({ plot, map });
     showRuns();
+    box.dataset.drawn = "";
   };
 
   // --- what all share ---
