@@ -168,21 +168,27 @@ def log_ticks(axis: Any, low: float, high: float) -> None:
         low: smallest value shown, above 0.
         high: largest value shown.
     """
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-    subs = (1.0,) if high > 300 * low else (1.0, 2.0, 5.0) if high > 8 * low else tuple(range(1, 10))
-    axis.set_major_locator(LogLocator(subs=subs, numticks=6))
+    locator: LogLocator | MaxNLocator
+    if high < 3 * low:
+        locator = MaxNLocator(5)
+    else:
+        wide, close = high > 300 * low, high < 10 * low
+        subs = (1.0,) if wide else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if close else (1.0, 2.0, 5.0)
+        locator = LogLocator(subs=subs, numticks=6)
+    axis.set_major_locator(locator)
     axis.set_major_formatter(FuncFormatter(lambda value, _: power(value)))
     axis.set_minor_locator(NullLocator())
 
 
 def power(value: float) -> str:
     """Spell a positive number shortly: as it is near 1, else with a power of ten."""
-    if not 0.9e-3 < value < 1e4:
-        mantissa, _, exponent = f"{value:.0e}".partition("e")
-        sign = str(int(exponent)).translate(SUPERSCRIPTS)
-        return f"10{sign}" if mantissa == "1" else f"{mantissa}·10{sign}"
-    return f"{value:g}"
+    if 0.9e-3 < value < 1e4:
+        return f"{value:.4g}"
+    mantissa, _, exponent = f"{value:.1e}".partition("e")
+    ten = f"10{str(int(exponent)).translate(SUPERSCRIPTS)}"
+    return ten if mantissa == "1.0" else f"{mantissa.removesuffix('.0')}·{ten}"
 
 
 def letters(count: int) -> Sequence[str]:

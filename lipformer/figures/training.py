@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MARKS = 10
 """Markers on a line: enough to tell it from others, few enough to see it."""
+LARGEST = 1e250
+"""What is drawn at the most; a larger value is drawn as an infinite one."""
 LOG_FROM = 20.0
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
 
@@ -111,9 +113,7 @@ def compare_runs(records: Sequence[RunRecord], folder: Path) -> list[Path]:
     with paper_style():
         panels = _learning_panels(records, horizontal)
         if panels:
-            figure = _grid(panels, horizontal)
-            figure.axes[0].sharey(figure.axes[-1])
-            written += save(_with_legend(figure, names), folder / "learning.png")
+            written += save(_with_legend(_grid(panels, horizontal), names), folder / "learning.png")
         panels = _panels_of_runs(records, horizontal)
         if panels:
             written += save(_with_legend(_grid(panels, horizontal), names), folder / "stability.png")
@@ -130,7 +130,7 @@ def horizontal_axis(records: Sequence[RunRecord]) -> Horizontal:
     end = max((float(x[-1]) for x in (one.tokens if tokens else one.steps for one in series) if len(x)), default=1.0)
     unit, name = (1e6, "millions") if end >= 2e6 else (1e3, "thousands") if end >= 2e3 else (1.0, "")
     label = "tokens seen" if tokens else "optimizer steps"
-    return Horizontal(f"{label} ({name})" if name else label, unit, tokens, end / unit)
+    return Horizontal(f"{label} ({name})" if name else label, unit, tokens, end / unit or 1.0)
 
 
 # ---- learning
@@ -140,7 +140,7 @@ def _curves(record: RunRecord) -> dict[str, Series]:
     """Return what there is of ``train`` and ``valid``, in nats per character."""
     found = {}
     for name, metric in (("train", "train/nats_per_char"), ("valid", "val/nats_per_char")):
-        if metric in record.series and np.isfinite(record.series[metric].values).any():
+        if metric in record.series and _some(record.series[metric]):
             found[name] = record.series[metric]
     return found
 
@@ -196,13 +196,13 @@ def _nats_limits(records: Sequence[RunRecord], horizontal: Horizontal) -> tuple[
 
     So is what lies far above where they began, as a run that diverges does.
     """
-    curves = [(horizontal.of(one), one.values) for record in records for one in _curves(record).values()]
+    curves = [(horizontal.of(one), _finite(one.values)) for record in records for one in _curves(record).values()]
     end = max((x[-1] for x, _ in curves), default=1.0)
     begun = max((y[np.isfinite(y)][0] for _, y in curves), default=1.0)
     late = np.concatenate([y[(x >= 0.03 * end) & np.isfinite(y)] for x, y in curves] or [np.ones(1)])
     late = late if len(late) else np.array([begun])
     low, high = float(late.min()), float(min(late.max(), 1.1 * begun))
-    margin = 0.06 * (high - low) or 0.05
+    margin = max(0.06 * (high - low), 0.01 * abs(high)) or 0.05
     return low - margin, high + margin
 
 
@@ -415,7 +415,11 @@ def _maps_of_runs(records: Sequence[RunRecord], names: Sequence[str], horizontal
 
 def _known(layers: dict[str, Series]) -> dict[str, Series]:
     """Leave out layers of which nothing is finite."""
-    return {layer: series for layer, series in layers.items() if np.isfinite(series.values).any()}
+    return {layer: series for layer, series in layers.items() if _some(series)}
+
+
+def _some(series: Series) -> bool:
+    return bool(np.isfinite(_finite(series.values)).any())
 
 
 def _blocks(layers: dict[str, Series], kind: str | None = None) -> dict[str, Series]:
@@ -437,8 +441,7 @@ def _ranges(record: RunRecord) -> dict[str, Series]:
             case ["blocks", number] if layer in lowest:
                 low = lowest[layer]
                 _, one, other = np.intersect1d(high.steps, low.steps, return_indices=True)
-                with np.errstate(invalid="ignore"):  # inf - inf
-                    values = high.values[one] - low.values[other]
+                values = _finite(high.values)[one] - _finite(low.values)[other]
                 found[number] = Series(high.steps[one], high.tokens[one], values)
     return _known(found)
 
@@ -501,7 +504,7 @@ def _grid(panels: Sequence[Panel], horizontal: Horizontal) -> "Figure":
     for i, (panel, letter) in enumerate(zip(panels, letters(len(panels)), strict=True)):
         axes = figure.add_subplot(rows, columns, i + 1)
         panel.draw(axes)
-        axes.set_title(f"{letter} {panel.title}")
+        axes.set_title(f"{letter} {panel.title}" if len(panels) > 1 else panel.title)
         horizontal.limit(axes)
         axes.locator_params(axis="x", nbins=6)
         if i + columns >= len(panels):
@@ -514,7 +517,7 @@ def _with_legend(figure: "Figure", names: Sequence[str]) -> "Figure":
     from matplotlib.lines import Line2D
 
     width, height = figure.get_size_inches()
-    columns = max(1, min(len(names), int(width * 11 / (max(map(len, names)) + 8))))  # 11 characters are an inch
+    columns = max(1, min(len(names), int(width * 17 / (max(map(len, names)) + 9))))  # 17 characters are an inch
     figure.set_size_inches(width, height + 0.14 * math.ceil(len(names) / columns) + 0.05)
     handles = [Line2D([], [], color=k.color, linestyle=k.dashes, marker=k.marker) for k in looks(len(names))]
     figure.legend(handles, names, loc="outside lower center", ncols=columns)
@@ -553,7 +556,7 @@ def _line(
 
 def _at_the_top(axes: "Axes", series: Series, horizontal: Horizontal, look: Look, linewidth: float = 0.9) -> None:
     """Draw along the upper edge, which is marked as such, where a series is infinite."""
-    infinite = np.isposinf(series.values)
+    infinite = _infinite(series.values)
     if infinite.any():
         axes.plot(
             horizontal.of(series),
@@ -622,7 +625,12 @@ def _legend_above(axes: "Axes") -> None:
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
-    return np.where(np.isfinite(values), values, np.nan)
+    """Replace by nan, which is not drawn, what is no number or too large for an axis with margins."""
+    return np.where(np.abs(values) < LARGEST, values, np.nan)
+
+
+def _infinite(values: np.ndarray) -> np.ndarray:
+    return values >= LARGEST
 
 
 def _few(count: int) -> list[int]:
