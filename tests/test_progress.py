@@ -6,7 +6,7 @@ import logging
 import math
 import os
 import re
-import signal
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -232,40 +232,42 @@ def test_none_shows_nothing_but_errors(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.skipif(sys.platform == "win32", reason="has no pseudo-terminals")
 def test_in_a_terminal_there_is_a_bar(tmp_path):
-    import fcntl
     import pty
-    import struct
     import termios
 
-    text = write_text(tmp_path / "text.txt")
+    text, width = write_text(tmp_path / "text.txt"), 60
     options = [*TINY, f"data.train={text}", "trainer.max_steps=4", f"hydra.run.dir={tmp_path / 'run'}"]
-    width = 60
-    process, terminal = pty.fork()
-    if process == 0:
-        for name in ("COLUMNS", "LINES", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
-            os.environ.pop(name, None)
-        os.environ |= {"TERM": "xterm-256color", "OMP_NUM_THREADS": "1"}
-        os.execv(sys.executable, [sys.executable, str(ROOT / "train.py"), *options])
-    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, width, 0, 0))
-    output, status = b"", None
+    unset = ("COLUMNS", "LINES", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+    environment = {name: value for name, value in os.environ.items() if name not in unset}
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, width))
+    process = subprocess.Popen(
+        [sys.executable, str(ROOT / "train.py"), *options],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=tmp_path,
+        env={**environment, "TERM": "xterm-256color", "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    output = b""
     try:
-        while chunk := _read(terminal):
+        while chunk := _read(ours):
             output += chunk
-        status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        status = process.wait(timeout=60)
     finally:
-        if status is None:
-            os.kill(process, signal.SIGKILL)
-        os.close(terminal)
-    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output.decode())
-    assert status == 0, shown
-    lines = re.split(r"[\r\n]+", shown)
-    bars = [line for line in lines if re.match(r"step +\d+/4 ", line)]
+        process.kill()
+        os.close(ours)
+    written = re.split(r"[\r\n]+|\x1b\[1A|\x1b\[2K", output.decode())  # up a line, and erase it: what Rich draws by
+    lines = [re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", line) for line in written]
+    assert status == 0, lines
+    bars = [line for line in lines if re.match(r"(step|valid) +\d+/\d+ ", line)]
     assert bars[-1].startswith("step 4/4 ")
     assert bars[-1].rstrip().endswith("tokens/s 0:00:00 left")
-    assert all(cell_len(line) <= width for line in bars)
     figures = [line for line in lines if line.startswith("train ")]
-    assert re.match(r"train \d\.\d{3} nats  valid \d\.\d{3} nats  \d\.\d{3} bits", figures[-1])
-    assert all(cell_len(line) <= width for line in figures)
+    assert re.fullmatch(r"train \d\.\d{3} nats  valid \d\.\d{3} nats  \d\.\d{3} bits", figures[-1])
+    assert all(cell_len(line) <= width for line in bars + figures)
     assert not [line for line in lines if re.match(r"step \d+/4  train", line)], "no plain lines beside the bar"
 
 
