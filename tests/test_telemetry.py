@@ -334,3 +334,22 @@ def test_a_gradient_whose_square_overflows_is_at_fault():
     model(ids()).sum().backward()
     model.blocks[0].feedforward.branch.expand.weight.grad.fill_(1e25)
     assert nonfinite_gradient(model) == "blocks.0.feedforward"
+
+
+def test_what_is_compiled_stays_compiled():
+    """Hooks come and go; the graphs that were compiled without them are used again."""
+    from torch._dynamo.testing import CompileCounter
+
+    torch._dynamo.reset()
+    model, counter = build().train(), CompileCounter()
+    model.compile(backend=counter, dynamic=True)
+    model(ids()).sum().backward()
+    compiled = counter.frame_count
+    assert compiled > 0
+    passed = pass_through(model, ids())
+    LocalConstants(model, "mixed").measure(passed)
+    certify(model, "mixed")
+    nonfinite_output(model, lambda: model.trunk(model.embed(ids())))
+    model(ids()).sum().backward()
+    assert counter.frame_count == compiled
+    torch._dynamo.reset()
