@@ -14,7 +14,7 @@ WHOLE, LAST = 1, 4
 
 @dataclass
 class Recorded:
-    """One run as its file tells it."""
+    """One run as its file tells it; of the machine's metrics the names."""
 
     id: str = ""
     name: str = ""
@@ -25,6 +25,7 @@ class Recorded:
     history: list[dict[str, Any]] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
+    system: set[str] = field(default_factory=set)
     exit_code: int | None = None
 
 
@@ -59,6 +60,8 @@ def _read(file: Path) -> Recorded:
                 run.summary |= _values(record.summary.update)
             case "metric":
                 run.metrics[record.metric.name or record.metric.glob_name] = record.metric
+            case "stats":
+                run.system |= {item.key for item in record.stats.item}
             case "exit":
                 run.exit_code = record.exit.exit_code
     return run

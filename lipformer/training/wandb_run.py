@@ -232,10 +232,11 @@ class WandbRunLogger(WandbLogger):
         """End the wandb run as `outcome` says; trouble with it is logged, for the training itself has ended."""
         if self._experiment is None:
             return
+        where = Path(self._experiment.dir).parent
         try:
             self._experiment.summary.update({"status": outcome.status, "reason": outcome.reason})
             self._experiment.finish(exit_code=outcome.exit_code)
-            trouble = _upload_trouble(Path(self._experiment.settings.log_internal)) if self._online else None
+            trouble = _upload_trouble(where / "logs" / "debug-internal.log") if self._online else None
         except Exception as error:
             trouble = first_line(error)
         finally:
@@ -244,7 +245,6 @@ class WandbRunLogger(WandbLogger):
             _forget_the_client()
         if trouble is not None:
             flag = "--no-skip-online " if self._online else ""
-            where = Path(self._experiment.dir).parent
             log.warning("wandb: not all was uploaded (%s); try: wandb sync %s%s", trouble, flag, where)
 
 
