@@ -16,6 +16,7 @@ from programs import ROOT, TINY, train, write_text
 from rich.cells import cell_len
 from rich.console import Console
 
+from lipformer.errors import DivergedError
 from lipformer.training.callbacks import progress
 from lipformer.training.callbacks.progress import (
     PlainLines,
@@ -28,6 +29,7 @@ from lipformer.training.callbacks.progress import (
     progress_callbacks,
 )
 from lipformer.training.metrics import bits
+from lipformer.training.module import LanguageModule
 from lipformer.training.summary import print_summary, summary_table
 
 FIGURES = ["train 3.004 nats", "valid 3.014 nats", "4.348 bits", "gradient 0.104", "entropy 63%"]
@@ -183,6 +185,21 @@ def test_the_bar_starts_where_a_resumed_run_does_and_keeps_log_lines_apart(now, 
     assert handler.stream is before
 
 
+def test_an_error_ends_the_bar(tmp_path, monkeypatch, capsys):
+    def training_step(self, batch, batch_idx):
+        assert sys.stdout is not before, "the bar is on"
+        raise DivergedError("[red]gone[/] wrong")
+
+    monkeypatch.setattr(LanguageModule, "training_step", training_step)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # for Rich a sign of a terminal
+    before = sys.stdout
+    text = write_text(tmp_path / "text.txt")
+    options = ("trainer.progress=rich", "callbacks=none", f"data.train={text}", f"hydra.run.dir={tmp_path / 'run'}")
+    assert train(monkeypatch, *options) == 3
+    assert sys.stdout is before
+    assert capsys.readouterr().err.startswith("error: [red]gone[/] wrong")
+
+
 def test_other_ranks_show_nothing(capsys):
     state, module = trainer(), SimpleNamespace(tokens_seen=0)
     state.is_global_zero = False
@@ -320,8 +337,11 @@ def test_summary_leaves_out_what_is_not_known():
     assert "[bold]odd[/]" in rendered(summary_table({}, {}, "[bold]odd[/]"))
 
 
-def test_summary_is_printed_unless_nothing_is_to_be_shown(capsys):
+def test_summary_is_printed_unless_nothing_is_to_be_shown(monkeypatch, capsys):
     print_summary(METRICS, LATEST, "none")
+    with monkeypatch.context() as patch:
+        patch.setenv("LOCAL_RANK", "1")
+        print_summary(METRICS, LATEST, "auto")
     assert capsys.readouterr().out == ""
     print_summary(METRICS, {"stability/" + "long" * 60 + "/gradient_norm": 1.0}, "auto")
     out = capsys.readouterr().out

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lipformer.run_folder import local_rank
 from lipformer.training.callbacks.progress import clock
 from lipformer.training.evaluate import WIDE
 from lipformer.training.metrics import bits
@@ -19,7 +20,7 @@ STATUS_STYLES = {"finished": "green", "diverged": "bold red", "failed": "bold re
 def print_summary(
     metrics: Mapping[str, Any], latest: Mapping[str, float], progress: str, status: str | None = None
 ) -> None:
-    """Print `summary_table`, unless nothing is to be shown.
+    """Print `summary_table`, on the first rank, unless nothing is to be shown.
 
     Args:
         metrics: as in ``metrics.json``.
@@ -27,7 +28,7 @@ def print_summary(
         progress: ``trainer.progress``; with ``none`` nothing is printed.
         status: how the run ended.
     """
-    if progress != "none":
+    if progress != "none" and local_rank() == 0:
         Console(width=None if sys.stdout.isatty() else WIDE).print(summary_table(metrics, latest, status))
 
 

@@ -202,8 +202,12 @@ class RichBar(Callback):
         if self._progress is not None:
             self._look(trainer, pl_module)
 
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Leave the bar as it stands: Lightning calls no `teardown` after an error."""
+        self.teardown(trainer, pl_module, "fit")
+
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Leave the bar as it stands, also after an error."""
+        """Leave the bar as it stands."""
         if self._progress is not None:
             for handler, stream in self._redirected:
                 handler.setStream(stream)
