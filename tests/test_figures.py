@@ -261,8 +261,8 @@ def with_gaps(values):
 
 @pytest.mark.parametrize(
     "change",
-    [only(math.nan), only(math.inf), only(0.0), only(2.5), only(1e240), only(1e300), with_gaps],
-    ids=["nan", "inf", "zero", "constant", "huge", "too_huge", "gaps"],
+    [only(math.nan), only(math.inf), only(0.0), only(1e240), only(1e300), with_gaps],
+    ids=["nan", "inf", "zero", "huge", "too_huge", "gaps"],
 )
 def test_no_value_is_too_wild(change, figures, tmp_path):
     run = changed(record(depth=2, rows=10), change)
@@ -361,7 +361,7 @@ def test_powers_are_spelled_shortly():
 
 
 def test_panels_do_not_overlap(figures, tmp_path):
-    runs = [record(f"a_name_of_some_length_{i}", seed=i, depth=12, rows=20) for i in range(2)]
+    runs = [record(f"a_name_of_some_length_{i}", seed=i, depth=6, rows=12) for i in range(2)]
     draw_run(runs[0], tmp_path)
     compare_runs(runs, tmp_path)
     assert len(figures) == 5

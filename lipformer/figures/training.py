@@ -361,7 +361,7 @@ def _trunk_of_runs(axes: "Axes", trunks: Sequence[dict[str, Series]], horizontal
             else:
                 thin = replace(look, marker="")
                 _line(axes, series, horizontal, thin, linewidth=0.6)
-                _at_the_top(axes, series, horizontal, thin, linewidth=0.6)
+                _at_the_top(axes, series, horizontal, look, turn=i / len(trunks), linewidth=0.6)
     _scale(axes, [series.values for trunk in trunks for series in trunk.values()], always_log=True)
     axes.set_ylabel("Lipschitz constant")
     handles = [Line2D([], [], color=GREY, marker="o"), Line2D([], [], color=GREY, linewidth=0.6)]
@@ -554,10 +554,19 @@ def _line(
     )
 
 
-def _at_the_top(axes: "Axes", series: Series, horizontal: Horizontal, look: Look, linewidth: float = 0.9) -> None:
+def _at_the_top(
+    axes: "Axes",
+    series: Series,
+    horizontal: Horizontal,
+    look: Look,
+    *,
+    turn: float = 0.0,
+    linewidth: float = 0.9,
+) -> None:
     """Draw along the upper edge, which is marked as such, where a series is infinite."""
     infinite = _infinite(series.values)
     if infinite.any():
+        every = max(1, len(infinite) // MARKS)
         axes.plot(
             horizontal.of(series),
             np.where(infinite, 1.0, np.nan),
@@ -566,7 +575,7 @@ def _at_the_top(axes: "Axes", series: Series, horizontal: Horizontal, look: Look
             color=look.color,
             linestyle=look.dashes,
             marker=look.marker,
-            markevery=max(1, len(infinite) // MARKS),
+            markevery=(int(turn * every), every),
             linewidth=linewidth,
             scaley=False,
         )
