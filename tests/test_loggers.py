@@ -567,7 +567,9 @@ def test_signal_ends_the_sweep_and_its_run(tmp_path, sent, code):
 
 
 def test_wandb_and_tensorboard_are_imported_only_when_chosen():
-    check = "import sys, lipformer.training.run; sys.exit(bool({'wandb', 'tensorboard'} & set(sys.modules)))"
+    modules = "lipformer.training.run, lipformer.studies.workspace"
+    never = "{'wandb', 'tensorboard', 'wandb_workspaces'}"
+    check = f"import sys, {modules}; sys.exit(bool({never} & set(sys.modules)))"
     subprocess.run([sys.executable, "-c", check], cwd=ROOT, check=True, timeout=120)
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NAME = "lipformer: stability"
-FIGURES = ("learning", "stability", "layers")
+FIGURES = ("learning", "stability")
 """Names of the figures that a run draws of itself."""
 
 
@@ -160,7 +160,7 @@ def _sections() -> "list[Section]":
             is_open=True,
             panels=[
                 WeavePanelSummaryTable(table_name="samples"),
-                MediaBrowser(title="Figures", media_keys=[f"figures/{name}" for name in FIGURES], num_columns=3),
+                MediaBrowser(title="Figures", media_keys=[f"figures/{name}" for name in FIGURES], num_columns=len(FIGURES)),
             ],
         ),
         Section(
