@@ -82,7 +82,7 @@ def test_figures_are_those_of_the_final_weights(watched):
     data = CharDataModule(build_corpus(loader), context=64, seed=0, vocabulary=run.vocabulary, **options)
     data.setup("validate")
     sentences = data.val_dataloader().dataset
-    passed = pass_through(run.model, probe_batch(sentences, 4, run.vocabulary.end_id))
+    passed = pass_through(run.model, probe_batch(sentences, 2, run.vocabulary.end_id))
     last = rows_of(watched)[-1]
     name = "blocks.1.attention.branch"
     for quantity, value in attention_statistics(run.model.blocks[1].attention.branch, passed[name].x).items():

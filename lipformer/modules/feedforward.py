@@ -77,6 +77,9 @@ class ContractiveFeedForward(FeedForward):
     power iteration.
     """
 
+    weight_methods = ("factors",)
+    """What depends on the parameters alone (`lipformer.functional.constant_weights`)."""
+
     def __init__(
         self, width: int, *, activation: str = "relu", expansion: int = 4, dropout: float = 0.0, scale: float = 0.97
     ):

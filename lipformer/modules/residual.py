@@ -9,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lipformer.bounds.compose import compose, convex, residual
+from lipformer.functional.constant_weights import constant_weights
 from lipformer.functional.spectral import Norm
 from lipformer.modules.fixed_point import Solution, solve
 from lipformer.modules.log_det import log_det
@@ -114,7 +115,8 @@ class InvertibleResidual(PostNorm):
             y: an output.
             options: of :func:`~lipformer.modules.fixed_point.solve`.
         """
-        return solve(self.branch, self.norm.invert(y), **options)
+        with constant_weights(self.branch):
+            return solve(self.branch, self.norm.invert(y), **options)
 
     def log_det(self, x: Float[Tensor, "B N D"], **options: Any) -> Float[Tensor, "B"]:
         """Return log|det dy/dx| of each sequence.

@@ -25,6 +25,8 @@ class FactoredL2Attention(SoftmaxAttention):
     """
 
     caveat = ""
+    weight_methods = ("factors",)
+    """What depends on the parameters alone (`lipformer.functional.constant_weights`)."""
 
     def __init__(
         self,

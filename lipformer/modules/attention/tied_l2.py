@@ -50,6 +50,8 @@ class TiedL2Attention(SoftmaxAttention):
     """
 
     caveat = ""
+    weight_methods = ("value_maps",)
+    """What depends on the parameters alone (`lipformer.functional.constant_weights`)."""
 
     def __init__(
         self,
