@@ -159,5 +159,3 @@ def _to_floats(values: dict[str, Tensor | float]) -> dict[str, float]:
         return cast(dict[str, float], values)
     numbers = torch.stack([value.double() for value in tensors.values()]).tolist()
     return {**cast(dict[str, float], values), **dict(zip(tensors, numbers, strict=True))}
-
-
