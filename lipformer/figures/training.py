@@ -608,14 +608,17 @@ def _edges(x: np.ndarray) -> np.ndarray:
     return np.concatenate([[2 * x[0] - middles[0]], middles, [2 * x[-1] - middles[-1]]])
 
 
-def _scale(axes: "Axes", values: Iterable[np.ndarray], always_log: bool = False) -> None:
+def _scale(axes: "Axes", values: Sequence[np.ndarray], always_log: bool = False) -> None:
     """Make the vertical axis logarithmic where the values span much of it."""
-    known = np.concatenate([_finite(one) for one in values] or [np.ones(1)])
-    known = known[np.isfinite(known)]
+    every = np.concatenate(values or [np.ones(1)])
+    known = every[np.isfinite(_finite(every))]
     positive = known[known > 0]
     if len(positive) and (always_log or positive.max() > LOG_FROM * positive.min()):
         axes.set_yscale("log")
         log_ticks(axes.yaxis, positive.min(), positive.max())
+        if always_log and _infinite(every).any():  # they are drawn along the upper edge, well above all others
+            low, high = axes.get_ylim()
+            axes.set_ylim(low, high * (high / low) ** 0.12)
 
 
 def _limits(values: Iterable[np.ndarray]) -> tuple[float, float]:
