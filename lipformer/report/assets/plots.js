@@ -131,6 +131,13 @@
       showRuns();
     });
   }
+  // Bokeh tells of what a mouse hovers over, and nothing of what a finger taps on: a tap becomes a mouse's move.
+  document.addEventListener("click", (event) => {
+    if (event.pointerType !== "touch" || !event.target.closest(".plot")) return;
+    const { clientX, clientY } = event;
+    const move = { clientX, clientY, pointerType: "mouse", isPrimary: true, bubbles: true, composed: true };
+    event.composedPath()[0].dispatchEvent(new PointerEvent("pointermove", move));
+  });
   document.addEventListener("runs-filtered", (event) => {
     left = event.detail;
     showRuns();
