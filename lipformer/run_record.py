@@ -155,16 +155,21 @@ def name_runs(records: Sequence[RunRecord]) -> list[str]:
 def config_differences(records: Sequence[RunRecord]) -> dict[str, list[str]]:
     """Return the keys of the configurations that differ, flat, with a value for each run.
 
-    A value is spelled as in YAML; ``""`` where the run lacks the key. A key that only repeats one of the root, as
-    ``optimizer.lr`` repeats ``lr``, is left out.
+    A value is spelled as in YAML; ``""`` where the run lacks the key. Keys of the root stand first, then what was
+    chosen of each group, then its options. A key that only repeats one of the root, as ``optimizer.lr`` repeats ``lr``,
+    is left out.
     """
     flat = [flat_config(record.config) for record in records]
-    keys = list(dict.fromkeys(key for config in flat for key in config))
+    keys = sorted(dict.fromkeys(key for config in flat for key in config), key=_rank)
     rows = {key: [config.get(key, "") for config in flat] for key in keys}
     differing = {key: row for key, row in rows.items() if len(set(row)) > 1}
     return {
         key: row for key, row in differing.items() if "." not in key or differing.get(key.rpartition(".")[2]) != row
     }
+
+
+def _rank(key: str) -> int:
+    return 0 if "." not in key else 1 if key.endswith("._target_") else 2
 
 
 def flat_config(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
