@@ -170,15 +170,13 @@ def log_ticks(axis: Any, low: float, high: float) -> None:
     """
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-    locator: LogLocator | MaxNLocator
     if high < 3 * low:
-        locator = MaxNLocator(5)
-        low, high = low / 1.5, high * 1.5  # one value alone has a tick beside it
+        axis.set_major_locator(MaxNLocator(5))  # of what the axis shows, since one value alone has no tick of its own
     else:
         wide, close = high > 300 * low, high < 10 * low
         subs = (1.0,) if wide else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if close else (1.0, 2.0, 5.0)
-        locator = LogLocator(subs=subs, numticks=6)
-    axis.set_major_locator(FixedLocator([tick for tick in locator.tick_values(low, high) if low <= tick <= high]))
+        ticks = LogLocator(subs=subs, numticks=6).tick_values(low, high)
+        axis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: power(value)))
     axis.set_minor_locator(NullLocator())
 
