@@ -14,14 +14,14 @@ from wandb_record import read_runs
 from wandb_server import FILE_STREAM, serving
 
 from lipformer.run_folder import read_outcome
-from lipformer.training.loggers import finished, wandb_logger
+from lipformer.training.loggers import finished, log_samples, wandb_logger
 
 CONFIG = {"name": "tiny", "resume": None}
 SILENCE, BROKEN, REFUSED = None, 500, 403  # no answer at all; a fault of the server; and one that is final
 
 
 def logged_run(folder, server, later):
-    """Log three rows to a run; `later` are the faults from the second one on."""
+    """Log three rows, and a table, to a run; `later` are the faults from the second one on."""
     logger = wandb_logger(
         folder=folder, config=CONFIG, project="p", entity=None, mode="online", init_timeout=3, finish_timeout=2
     )
@@ -29,6 +29,7 @@ def logged_run(folder, server, later):
         for step in range(3):
             logger.log_metrics({"train/tokens": 10.0 * step, "train/lr": 0.5}, step)
             server.faults.update(later)
+        log_samples([logger], ["the mat"], step=2, tokens=20)
 
 
 def send_later(line, server, folder):
@@ -56,24 +57,27 @@ def test_a_server_that_does_not_take_the_run(tmp_path, server, caplog, fault):
     assert offline.startswith("wandb: upload later with: wandb sync ")
     (run,) = read_runs(tmp_path)
     assert run.exit_code == 0
-    assert [row["train/tokens"] for row in run.history] == [0, 10, 20]
-    assert send_later(offline, server, tmp_path) == {run.id: [0, 10, 20]}
+    assert [row["train/tokens"] for row in run.history] == [0, 10, 20, 20]
+    assert send_later(offline, server, tmp_path) == {run.id: [0, 10, 20, 20]}
     assert server.exit_codes == {run.id: 0}
 
 
 @pytest.mark.parametrize("fault", [SILENCE, BROKEN, REFUSED])
 @pytest.mark.parametrize("of", ["*", FILE_STREAM])
-def test_a_server_that_fails_in_the_middle(tmp_path, server, caplog, of, fault):
+def test_a_server_that_fails_in_the_middle(tmp_path, server, caplog, monkeypatch, of, fault):
+    monkeypatch.setattr("wandb.Api._HTTP_TIMEOUT", 1)  # seconds; a table asks the server who we are
     with caplog.at_level(logging.INFO):
         logged_run(tmp_path, server, later={of: fault})
-    begun, lost = lines_of(caplog)
+    begun, *samples, lost = lines_of(caplog)
+    assert len(samples) == (of == "*")
+    assert all(line.startswith("WandbRunLogger: the samples were not logged: ") for line in samples)
     assert begun.startswith(f"wandb: {server.address}/")
     assert lost.startswith("wandb: not all was uploaded (")
     assert ("403" if fault == REFUSED else "Timed out finishing run.") in lost
-    assert "\n" not in lost
+    assert not any("\n" in line for line in (begun, *samples, lost))
     (run,) = server.runs
     assert server.exit_codes == {}
-    assert send_later(lost, server, tmp_path) == {run: [0, 10, 20]}
+    assert send_later(lost, server, tmp_path) == {run: [0, 10, 20] if samples else [0, 10, 20, 20]}
     assert server.exit_codes == {run: 0}
 
 
@@ -83,7 +87,7 @@ def test_a_server_that_is_well(tmp_path, server, caplog):
     (begun,) = lines_of(caplog)
     (run,) = server.runs
     assert begun == f"wandb: {server.address}/us/lipformer/runs/{run}"
-    assert [row["train/tokens"] for row in server.rows[run]] == [0, 10, 20]
+    assert [row["train/tokens"] for row in server.rows[run]] == [0, 10, 20, 20]
     assert "metrics" not in server.asked  # what the client reports about itself, and waits for at the end
 
 

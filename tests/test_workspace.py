@@ -6,7 +6,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from programs import train, write_text
+from programs import ROOT, train, write_text
 from wandb_account import no_account, server_of_our_own  # noqa: F401
 
 from lipformer import cli
@@ -98,6 +98,16 @@ def test_a_regex_takes_one_quantity_of_all_layers(spec):
     assert of.search("stability/blocks.11.attention.branch/entropy_share")
     assert not of.search("stability/blocks.11.attention.branch/entropy_share_lowest_head")
     assert not of.search("val/entropy_share")
+
+
+def test_the_documentation_says_how_to_make_each_panel_by_hand(spec):
+    text = (ROOT / "docs" / "wandb.md").read_text().replace("\\|", "|")
+    for name, panels in sections_of(spec).items():
+        for config in (panel["config"] for panel in panels if "chartTitle" in panel["config"]):
+            (row,) = (line for line in text.splitlines() if line.startswith(f"| {name} | {config['chartTitle']}"))
+            drawn = config.get("mediaKeys") or config.get("metrics") or [config["metricRegex"]]
+            assert all(f"`{metric}`" in row for metric in drawn)
+            assert ("log" in row.split("|")[-2]) == bool(config.get("yLogScale"))
 
 
 # --- saved -----------------------------------------------------------------------------------------------------
