@@ -8,18 +8,21 @@ import re
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import bokeh
 import numpy as np
 import pytest
 from run_folders import LINES, residuals, two_runs, write_run
 
+from lipformer.errors import UsageError
 from lipformer.report import write_report
 from lipformer.report.charts import CHARTS, draw_charts
 from lipformer.report.heat_maps import HEAT_MAPS, draw_heat_maps
 from lipformer.report.tables import Cell, certificate_table, facts, fixed, runs_table, short, whole
 from lipformer.report.thinning import bucket_columns, thin
 from lipformer.run_record import RunRecord, Series, read_record
+from lipformer.studies.report import run_report
 
 VOID = {"meta", "link", "img", "br", "hr", "input", "line", "wbr"}
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&<!--"
@@ -374,6 +377,18 @@ def test_certificate_comes_from_its_file_or_else_from_the_metrics(pair):
     assert [row[0] for row in logged.rows] == residuals(4)
     assert [(name, cell.number) for name, cell in logged.totals] == [("trunk", pytest.approx(6e5, rel=1e-3))]
     assert certificate_table(dataclasses.replace(record, certificate=None, series={}), 0) is None
+
+
+def test_study_writes_the_page_and_prints_a_row_for_each_run(tmp_path, capsys):
+    two_runs(tmp_path / "runs", steps=600)
+    (tmp_path / "runs" / "no run").mkdir()
+    (tmp_path / "out").mkdir()
+    run_report(SimpleNamespace(runs=f"{tmp_path}/runs/*"), tmp_path / "out")
+    assert "2 runs" in Page((tmp_path / "out" / "report.html").read_text(encoding="utf-8")).words
+    rows = [line for line in capsys.readouterr().out.splitlines() if "Attention" in line]
+    assert ["dot_product" in row and "inf" in row for row in rows] == [True, False]
+    with pytest.raises(UsageError, match="no run folder there"):
+        run_report(SimpleNamespace(runs=f"{tmp_path}/nothing/*"), tmp_path / "out")
 
 
 def test_facts_leave_out_what_is_not_known(tmp_path):

@@ -259,6 +259,7 @@ def test_fits_a_phone(visit, pair):
     assert page.evaluate("document.documentElement.clientWidth") == 360
     widths = page.locator(".plot").evaluate_all("(boxes) => boxes.map((box) => box.getBoundingClientRect().width)")
     assert 300 < min(widths) <= max(widths) <= 360
+    assert page.locator("#chart-train .bk-events").evaluate("(layer) => layer.style.touchAction").startswith("pan-y")
     page.locator("#chart-train").scroll_into_view_if_needed()
     page.touchscreen.tap(*page.evaluate(PLACE, ["chart-train", 0, "tokens", 30]))
     told(page, "tied_l2")

@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from lipformer.config import EvaluateConfig
-from lipformer.errors import UsageError
 from lipformer.report import write_report
 from lipformer.report.tables import Column, runs_table
 from lipformer.run_record import find_runs, name_runs, read_record
@@ -32,10 +31,9 @@ def run_report(settings: EvaluateConfig, folder: Path) -> None:
         folder: of this evaluation.
 
     Raises:
-        UsageError: ``runs`` is not given, or there is no run folder.
+        UsageError: there is no run folder.
     """
-    if settings.runs is None:
-        raise UsageError("study=report: runs is missing; give a glob of run folders, such as runs='runs/*/*'")
+    assert settings.runs is not None  # as validated
     records = [read_record(path) for path in find_runs(settings.runs)]
     file = write_report(records, folder / "report.html")
     terminal = sys.stdout.isatty()

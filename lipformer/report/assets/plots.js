@@ -13,6 +13,14 @@
 
   const copy = (item, number) => JSON.parse(JSON.stringify(item).replace(/"p(\d+)"/g, `"p$1-${number}"`));
 
+  // The layer that takes a plot's events: a thumb on it scrolls the page, and the tab key passes by, as keys do nothing.
+  const calm = (box) => {
+    const canvas = box.querySelector(".bk-Plot").shadowRoot.querySelector(".bk-Canvas");
+    const layer = canvas.shadowRoot.querySelector(".bk-events");
+    layer.tabIndex = -1;
+    Object.assign(layer.style, { touchAction: "pan-y pinch-zoom", outline: "none" });
+  };
+
   const draw = async (box) => {
     const heat = data.heatMaps[box.dataset.heat];
     const map = heat?.runs[box.dataset.place];
@@ -21,11 +29,12 @@
     const { attributes } = item.doc.roots[0];
     attributes.height = parseInt(box.style.minHeight, 10);
     if (matchMedia("(pointer: coarse)").matches) {
-      attributes.toolbar.attributes.active_drag = null; // under a thumb, a chart lets the page scroll
+      attributes.toolbar.attributes.active_drag = null;
       attributes.toolbar_location = null;
     }
     const [{ model: plot }] = await Bokeh.embed.embed_item({ ...item, target_id: box.id });
     drawn.push({ plot, map });
+    calm(box);
     if (heat) drawing.labelRows(plot, map, heat.scale);
     else drawing.drawCurves(plot, chart, data.runs, unit);
     for (const end of ["start", "end"]) plot.x_range.properties[end].change.connect(() => follow(plot.x_range));
@@ -135,7 +144,7 @@
   document.addEventListener("click", (event) => {
     if (event.pointerType !== "touch" || !event.target.closest(".plot")) return;
     const { clientX, clientY } = event;
-    const move = { clientX, clientY, pointerType: "mouse", isPrimary: true, bubbles: true, composed: true };
+    const move = { clientX, clientY, view: window, pointerType: "mouse", isPrimary: true, bubbles: true, composed: true };
     event.composedPath()[0].dispatchEvent(new PointerEvent("pointermove", move));
   });
   document.addEventListener("runs-filtered", (event) => {
