@@ -1,5 +1,6 @@
 """metrics.csv whatever the logger; TensorBoard; one wandb run for each training run, ended with its exit code."""
 
+import io
 import json
 import logging
 import math
@@ -416,6 +417,7 @@ def test_samples_and_figures_in_wandb(tmp_path, figure, caplog):
 
 
 def test_samples_and_figures_in_tensorboard(tmp_path, figure, caplog):
+    from PIL import Image
     from tensorboard import plugin_util
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
     from tensorboard.util import tensor_util
@@ -434,6 +436,8 @@ def test_samples_and_figures_in_tensorboard(tmp_path, figure, caplog):
     assert "a_b_c  &amp; &lt;b&gt;x&lt;/b&gt;" in shown
     (image,) = events.Images("figures/learning")
     assert (image.width, image.height) == (4, 2)
+    with Image.open(io.BytesIO(image.encoded_image_string)) as shown_image:
+        assert shown_image.convert("RGB").getpixel((3, 1)) == (255, 0, 10)
 
 
 @pytest.mark.parametrize("what", ["samples", "figures"])

@@ -160,7 +160,9 @@ def _sections() -> "list[Section]":
             is_open=True,
             panels=[
                 WeavePanelSummaryTable(table_name="samples"),
-                MediaBrowser(title="Figures", media_keys=[f"figures/{name}" for name in FIGURES], num_columns=len(FIGURES)),
+                MediaBrowser(
+                    title="Figures", media_keys=[f"figures/{name}" for name in FIGURES], num_columns=len(FIGURES)
+                ),
             ],
         ),
         Section(

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL import Image
 from pytorch_lightning.loggers import Logger, TensorBoardLogger
 from pytorch_lightning.utilities import rank_zero_only
 
@@ -94,7 +92,7 @@ def log_samples(loggers: Iterable[Logger], sentences: Sequence[str], step: int, 
                 logger.log_samples(sentences, step, tokens)
             elif isinstance(logger, TensorBoardLogger):
                 # It renders Markdown and HTML, in which <unk> vanishes; not in code, which four spaces make it.
-                lines = [f"    {number}  {' '.join(text.splitlines())}" for number, text in enumerate(sentences, start=1)]
+                lines = [f"    {number}  {' '.join(text.splitlines())}" for number, text in enumerate(sentences, 1)]
                 logger.experiment.add_text("samples", "\n".join(lines), step)
 
 
@@ -114,10 +112,10 @@ def log_figures(loggers: Iterable[Logger], files: Sequence[Path]) -> None:
             if isinstance(logger, WandbRunLogger):
                 logger.log_figures(images)
             elif isinstance(logger, TensorBoardLogger):
+                from matplotlib.image import imread  # heavy, and needed here alone
+
                 for file in images:
-                    with Image.open(file) as image:
-                        pixels = np.asarray(image.convert("RGB"))
-                    logger.experiment.add_image(f"figures/{file.stem}", pixels, dataformats="HWC")
+                    logger.experiment.add_image(f"figures/{file.stem}", imread(file), dataformats="HWC")
 
 
 @contextlib.contextmanager
