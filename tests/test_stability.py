@@ -9,6 +9,8 @@ import pytest
 import torch
 from programs import train, write_text
 from pytorch_lightning.callbacks import Callback
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from wandb_record import read_runs
 
 from lipformer import certify, load_run
 from lipformer.data.datamodule import CharDataModule
@@ -140,6 +142,25 @@ def test_every_attention_is_watched(tmp_path, monkeypatch):
     for job, quantities in (("0", {"entropy"}), ("1", {"entropy", "logit_variance"}), ("2", {"entropy"})):
         names = {name.rpartition("/")[2] for name in rows_of(folder / job)[-1]}
         assert quantities <= names
+
+
+@pytest.mark.parametrize("logger", ["tensorboard", "wandb"])
+def test_every_logger_has_the_same_names(logger, tmp_path, monkeypatch):
+    text = write_text(tmp_path / "text.txt")
+    options = ("logger.mode=offline",) if logger == "wandb" else ()
+    folder = tmp_path / "run"
+    assert (
+        train(monkeypatch, *WATCHED, f"data.train={text}", f"logger={logger}", *options, f"hydra.run.dir={folder}") == 0
+    )
+    names = {name for name in rows_of(folder)[0] if name.startswith(("stability/", "certificate/", "train/", "val/"))}
+    assert len(names) > 100
+    if logger == "wandb":
+        (run,) = read_runs(folder)
+        logged = {name for row in run.history for name in row}
+    else:
+        events = EventAccumulator(str(folder / "tensorboard"))
+        logged = set(events.Reload().Tags()["scalars"])
+    assert names <= logged
 
 
 # --- divergence ------------------------------------------------------------------------------------------------
