@@ -133,6 +133,7 @@ def test_page_shows_each_section(pair):
     assert "dot_product, certified: inf at every step" in page.words
     assert "no theorem without a bounded input" in page.words
     assert "lipformer.modules.attention.DotProductAttention" in page.words
+    assert "0 0.5 1" in page.words  # the scale of the entropies
     assert "no telemetry" not in page.words
 
 

@@ -156,7 +156,7 @@ def draw_heat_map(heat_map: HeatMap, records: Sequence[RunRecord], limit: int) -
         "keep": {"min": "smallest", "max": "largest"}[heat_map.keep],
         "thinned": thinned,
         "log": log,
-        "ticks": [f"{tick:.3g}" for tick in (np.geomspace if log else np.linspace)(low, high, 3)],
+        "ticks": (np.geomspace if log else np.linspace)(low, high, 3).tolist(),
         "stops": [Viridis256[round(place * 255 / (STOPS - 1))] for place in range(STOPS)],
         "marked": {word: any(word in row for run in runs for row in run["values"]) for word in ("nan", "inf")},
         "scale": [low, high],

@@ -19,7 +19,7 @@ from lipformer import __version__
 from lipformer.report.charts import draw_charts, empty_chart, extent
 from lipformer.report.heat_maps import draw_heat_maps, empty_heat_map
 from lipformer.report.style import run_style
-from lipformer.report.tables import NO_STATUS, certificate_table, facts, runs_table
+from lipformer.report.tables import NO_STATUS, certificate_table, facts, runs_table, short
 from lipformer.run_record import RunRecord, config_differences, flat_config, name_runs
 
 FILES = (
@@ -84,6 +84,7 @@ def render(records: Sequence[RunRecord], folder: Path) -> str:
         certificates=[table for table in certificates if table is not None],
         no_telemetry=_why_no_telemetry(records),
         differences=config_differences(records),
+        short=short,
         data=embed_json(data),
         bokeh=Markup("\n".join(BOKEH.js_raw)),
         asset=lambda name: Markup((Path(__file__).parent / "assets" / name).read_text(encoding="utf-8")),
