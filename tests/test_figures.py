@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lipformer.figures import certified_share, compare_runs, draw_run
+from lipformer.figures.axes import horizontal_axis
 from lipformer.figures.style import (
     COLUMN,
     LOOKS,
@@ -29,7 +30,6 @@ from lipformer.figures.style import (
     power,
     save,
 )
-from lipformer.figures.training import horizontal_axis
 from lipformer.run_folder import Outcome
 from lipformer.run_record import RunRecord, Series, read_record
 
@@ -64,7 +64,8 @@ def figures(monkeypatch):
         found.append(figure)
         return [file]
 
-    monkeypatch.setattr("lipformer.figures.training.save", laid_out)
+    monkeypatch.setattr("lipformer.figures.run.save", laid_out)
+    monkeypatch.setattr("lipformer.figures.comparison.save", laid_out)
     return found
 
 

@@ -1,6 +1,7 @@
 """Figures for papers, one function a figure: each a PNG to look at and a PDF to print."""
 
 from lipformer.figures.certified import certified_share
-from lipformer.figures.training import compare_runs, draw_run
+from lipformer.figures.comparison import compare_runs
+from lipformer.figures.run import draw_run
 
 __all__ = ["certified_share", "compare_runs", "draw_run"]

@@ -1,0 +1,96 @@
+"""The axes of the panels: tokens or steps along the bottom, and which scale, which ticks and where the legend."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lipformer.figures.quantities import finite, infinite
+from lipformer.figures.style import log_ticks
+from lipformer.run_record import RunRecord, Series
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LOG_FROM = 20.0
+"""Ratio of the largest to the smallest value from which an axis is logarithmic."""
+
+ABOVE: dict[str, Any] = {
+    "loc": "lower right",
+    "bbox_to_anchor": (1.0, 1.0),
+    "borderaxespad": 0.1,
+    "borderpad": 0.0,
+    "handlelength": 2.2,
+}
+"""Where a legend stands: above the panel, where no line is."""
+
+
+@dataclass(frozen=True)
+class Horizontal:
+    """The horizontal axis: tokens seen, or optimizer steps where a run does not say how many tokens it saw.
+
+    Attributes:
+        label: with the unit.
+        unit: what one tick unit is in tokens or steps.
+        tokens: whether it shows tokens.
+        end: the last of them, in units.
+    """
+
+    label: str
+    unit: float
+    tokens: bool
+    end: float
+
+    def of(self, series: Series) -> np.ndarray:
+        """Return (rows,), where the rows of a series stand."""
+        return (series.tokens if self.tokens else series.steps) / self.unit
+
+    def limit(self, axes: "Axes") -> None:
+        """Let `axes` show the whole run."""
+        axes.set_xlim(0, 1.02 * self.end)
+
+
+def horizontal_axis(records: Sequence[RunRecord]) -> Horizontal:
+    """Return the axis that all series of all records can be drawn over."""
+    series = list(chain.from_iterable(record.series.values() for record in records))
+    tokens = bool(series) and all(np.isfinite(one.tokens).all() for one in series)
+    end = max((float(x[-1]) for x in (one.tokens if tokens else one.steps for one in series) if len(x)), default=1.0)
+    unit, name = (1e6, "millions") if end >= 2e6 else (1e3, "thousands") if end >= 2e3 else (1.0, "")
+    label = "tokens seen" if tokens else "optimizer steps"
+    return Horizontal(f"{label} ({name})" if name else label, unit, tokens, end / unit or 1.0)
+
+
+def scale(axes: "Axes", values: Sequence[np.ndarray], always_log: bool = False) -> None:
+    """Make the vertical axis logarithmic where the values span much of it."""
+    every = np.concatenate(values or [np.ones(1)])
+    known = every[np.isfinite(finite(every))]
+    positive = known[known > 0]
+    if len(positive) and (always_log or positive.max() > LOG_FROM * positive.min()):
+        axes.set_yscale("log")
+        log_ticks(axes.yaxis, positive.min(), positive.max())
+        if always_log and infinite(every).any():  # they are drawn along the upper edge, well above all others
+            low, high = axes.get_ylim()
+            axes.set_ylim(low, high * (high / low) ** 0.12)
+
+
+def color_limits(values: Iterable[np.ndarray]) -> tuple[float, float]:
+    """Return the ends of a logarithmic scale of colours."""
+    known = np.concatenate([finite(one) for one in values])
+    known = known[known > 0]
+    low, high = (float(known.min()), float(known.max())) if len(known) else (1.0, 1.0)
+    return low, max(high, 1.01 * low)
+
+
+def few(count: int) -> list[int]:
+    """Return which of `count` rows get a tick: all, or as many as there is room for."""
+    return list(range(0, count, math.ceil(count / 8)))
+
+
+def legend_above(axes: "Axes") -> None:
+    """Say which line is which, where there are several."""
+    handles, _ = axes.get_legend_handles_labels()
+    if len(handles) > 1:
+        axes.legend(**ABOVE, ncols=len(handles))
