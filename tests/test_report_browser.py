@@ -1,5 +1,6 @@
 """The report in a real browser: it opens from a file without a complaint, and answers to its reader."""
 
+import contextlib
 import io
 import json
 import math
@@ -115,9 +116,16 @@ def drawn(page, *ids: str):
 
 def point(page, name: str, run: int | str, i: int, column: str = "tokens"):
     """Move the pointer onto the i-th value of a run's curve, or of a heat map's cells."""
-    x, y = page.evaluate(PLACE, [name, run, column, i])
-    page.mouse.move(x - 1, y - 1)
-    page.mouse.move(x, y)
+    page.mouse.move(0, 0)
+    page.wait_for_function("!document.querySelector('.bk-Tooltip')")
+    for _ in range(20):  # until the page lies still: a chart drawn above may move it under the pointer
+        x, y = page.evaluate(PLACE, [name, run, column, i])
+        page.mouse.move(x - 1, y - 1)
+        page.mouse.move(x, y)
+        with contextlib.suppress(playwright.TimeoutError):
+            page.locator(".bk-Tooltip").first.wait_for(timeout=2000)
+            return
+    pytest.fail(f"{name} tells nothing of run {run} at {x}, {y}")
 
 
 def told(page, text: str):
@@ -153,7 +161,6 @@ def test_hovering_tells_of_curves_and_cells(visit, pair):
     point(page, "chart-train", 0, 20)
     told(page, "tied_l2")
     told(page, "1,049")
-    page.mouse.move(0, 0)
     point(page, "chart-train", 1, 20)
     told(page, "dot_product")
     drawn(page, "heat-entropy_share-0")
@@ -191,7 +198,7 @@ def test_x_axis_counts_tokens_or_steps(visit, pair):
     for name in ("chart-train", "heat-entropy_share-0"):
         state = page.evaluate(STATE, name)
         assert (state["unit"], state["range"]) == ("tokens", [0, 2_850_000])
-    page.get_by_role("button", name="steps", exact=True).click()
+    page.get_by_role("group", name="x axis").get_by_role("button", name="steps").click()
     for name in ("chart-train", "heat-entropy_share-0"):
         state = page.evaluate(STATE, name)
         assert (state["unit"], state["range"]) == ("steps", [0, 2999])

@@ -28,7 +28,7 @@ COLUMNS = 150
 """Of a heat map at most."""
 ALL_CELLS = 250_000
 """Of a page at most; more runs have fewer columns each."""
-DECADES = 1.3
+DECADES = 1
 """A quantity that spans more has a logarithmic scale of colours."""
 NAMED = re.compile(r"[\w.\-]+")
 """Layers have such names; others, which Bokeh may take for a formula, are left out."""
