@@ -198,7 +198,7 @@ def test_divergence_names_the_layer_and_keeps_the_batch(what, layer, tmp_path, m
     assert kept["lengths"].max() == kept["inputs"].shape[1]
     status = json.loads((folder / "status.json").read_text())
     assert status["status"] == "diverged"
-    for words in ("at step 4", f"first not finite: {kept['layer']}", str(folder / "diverged.pt")):
+    for words in ("at step 4", f"first not finite: {kept['layer']}", "its batch: diverged.pt"):
         assert words in status["reason"]
     assert status["reason"] in capsys.readouterr().err
     assert all(t.isfinite().all() for t in weights_of(folder, "best").values() if t.is_floating_point())

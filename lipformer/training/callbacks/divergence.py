@@ -82,7 +82,7 @@ class DivergenceGuard(Callback):
         tensors = {name: tensor.cpu() for name, tensor in self._batch._asdict().items()}
         try:
             torch.save({**tensors, "step": trainer.global_step, "layer": layer, "reason": reason}, file)
-            kept = f"; its batch: {file}"
+            kept = f"; its batch: {file.name} in the run folder"
         except OSError as error:  # a full disk must not hide why the run ended
             log.warning("the batch could not be saved: %s", error)
             kept = ""
