@@ -1,4 +1,4 @@
-"""What a training shows in the terminal: the bar, plain lines, nothing, and the table at the end."""
+"""What a training shows in the terminal: the bar, plain lines, or nothing."""
 
 import io
 import json
@@ -15,67 +15,22 @@ import torch
 from programs import ROOT, TINY, train, write_text
 from rich.cells import cell_len
 from rich.console import Console
+from trainers import clock_by_hand, trainer  # noqa: F401
 
 from lipformer.errors import DivergedError
-from lipformer.training.callbacks import progress
 from lipformer.training.callbacks.progress import (
     PlainLines,
     RichBar,
-    Throughput,
     TrainingProgress,
-    clock,
     describe_progress,
     fitting,
     progress_callbacks,
 )
+from lipformer.training.callbacks.throughput import Throughput
 from lipformer.training.metrics import bits
 from lipformer.training.module import LanguageModule
-from lipformer.training.summary import print_summary, summary_table
 
 FIGURES = ["train 3.004 nats", "valid 3.014 nats", "4.348 bits", "gradient 0.104", "entropy 63%"]
-METRICS = {
-    "best/val/nats_per_char": 3.0,
-    "best/val/bits_per_char": bits(3.0),
-    "val/nats_per_char": 3.1,
-    "train/nats_per_char": 2.9,
-    "parameters": 304818,
-    "steps": 600,
-    "tokens": 568870,
-    "seconds": 4000.0,
-    "tokens_per_second": 142.2,
-    "stability/seconds": 100.0,
-}
-LATEST = {
-    "stability/total/entropy_share": 0.5,
-    "stability/blocks.0.attention.branch/entropy_share": 0.7,
-    "stability/blocks.1.attention.branch/entropy_share": 0.3,
-    "stability/head/gradient_norm": 0.2,
-    "stability/blocks.0.attention/gradient_norm": 0.31,
-    "stability/total/gradient_norm": 0.41,
-    "certificate/trunk/mixed": math.inf,
-    "stability/trunk/local_lipschitz": 12.3,
-}
-
-
-@pytest.fixture
-def now(monkeypatch):
-    """A clock that a test sets by hand."""
-    time = SimpleNamespace(seconds=100.0)
-    monkeypatch.setattr(progress.time, "perf_counter", lambda: time.seconds)
-    return time
-
-
-def trainer(step=0, last=20, every=5, **metrics):
-    return SimpleNamespace(
-        global_step=step,
-        max_steps=last,
-        max_epochs=-1,
-        val_check_interval=every,
-        num_val_batches=[4],
-        is_global_zero=True,
-        callback_metrics={name: torch.tensor(value) for name, value in metrics.items()},
-        callbacks=[],
-    )
 
 
 def screen(width):
@@ -84,33 +39,6 @@ def screen(width):
 
 def plain(console):
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", console.file.getvalue())
-
-
-def test_time_left_counts_the_validations_to_come(now):
-    throughput, module, state = Throughput(), SimpleNamespace(tokens_seen=0), trainer()
-    throughput.on_train_start(state, module)
-    assert math.isnan(throughput.seconds_left(state))
-    state.global_step, now.seconds = 5, 110  # 2 s a step
-    assert throughput.seconds_left(state) == 15 * 2, "no validation was seen yet"
-    throughput.on_validation_start(state, module)
-    now.seconds = 113  # and 3 s a validation
-    throughput.on_validation_end(state, module)
-    assert throughput.seconds_left(state) == 15 * 2 + 3 * 3, "those at 10, 15 and 20"
-    state.max_steps = 18
-    assert throughput.seconds_left(state) == 13 * 2 + 3 * 3, "the one at the end counts where it is no fifth step"
-    state.global_step, now.seconds = 17, 137
-    assert throughput.seconds_left(state) == 1 * 2 + 1 * 3
-    state.global_step = 18
-    assert throughput.seconds_left(state) == 0
-
-
-def test_a_resumed_run_has_the_speed_of_its_own_steps(now):
-    throughput, module, state = Throughput(), SimpleNamespace(tokens_seen=1000), trainer(step=10)
-    throughput.on_train_start(state, module)
-    assert math.isnan(throughput.seconds_left(state))
-    state.global_step, module.tokens_seen, now.seconds = 12, 1600, 106
-    assert throughput.seconds_left(state) == 8 * 3
-    assert throughput.tokens_per_second(module.tokens_seen) == 100
 
 
 def test_figures_come_from_the_metrics_and_from_whoever_has_them():
@@ -128,6 +56,13 @@ def test_figures_come_from_the_metrics_and_from_whoever_has_them():
     assert describe_progress(state)[3:] == ["gradient inf", "entropy nan%"]
 
 
+@pytest.mark.parametrize("other", [None, 3.0, "best.ckpt", [("stability/total/gradient_norm", 9.0)], lambda: {}])
+def test_what_a_users_callback_calls_latest_may_be_anything(other):
+    state = trainer(**{"train/gradient_norm": 0.25})
+    state.callbacks = [SimpleNamespace(latest=other)]
+    assert describe_progress(state) == ["gradient 0.25"]
+
+
 def test_a_line_drops_the_least_important_figures():
     assert fitting(FIGURES, 200) == "train 3.004 nats  valid 3.014 nats  4.348 bits  gradient 0.104  entropy 63%"
     assert fitting(FIGURES, 75) == fitting(FIGURES, 200)
@@ -135,7 +70,6 @@ def test_a_line_drops_the_least_important_figures():
     assert fitting(FIGURES, 46) == "train 3.004 nats  valid 3.014 nats  4.348 bits"
     assert fitting(FIGURES, 45) == "train 3.004 nats  valid 3.014 nats"
     assert fitting(FIGURES, 10) == ""
-    assert clock(3725.4) == "1:02:05"
 
 
 @pytest.mark.parametrize("width", [30, 44, 60, 80, 120])
@@ -293,56 +227,3 @@ def _read(terminal):
         return os.read(terminal, 65536)
     except OSError:  # Linux's end of file, once the program has left
         return b""
-
-
-def rendered(table, width=100):
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(table)
-    return console.export_text()
-
-
-def rows(table):
-    return {what: str(value) for what, value in zip(*(column._cells for column in table.columns), strict=True)}
-
-
-def test_summary_says_what_was_reached_and_how_stable_it_was():
-    table = summary_table(METRICS, LATEST, "finished")
-    assert rows(table) == {
-        "status": "finished",
-        "best valid": f"3.0000 nats/char = {bits(3.0):.4f} bits",
-        "last valid": f"3.1000 nats/char = {bits(3.1):.4f} bits",
-        "last train": f"2.9000 nats/char = {bits(2.9):.4f} bits",
-        "steps": "600",
-        "tokens": "568,870",
-        "parameters": "304,818",
-        "time": "1:06:40  142 tokens/s",
-        "of it telemetry": "2.5%  100.0 s",
-        "lowest attention entropy": "30.0% of log n  blocks.1.attention.branch",
-        "gradient norm": "0.41",
-        "largest of a layer": "0.31  blocks.0.attention",
-        "trunk certificate, mixed": "inf",
-        "trunk, measured": "12.3",
-    }
-    assert all(cell_len(line) <= 60 for line in rendered(table, 60).splitlines())
-
-
-def test_summary_leaves_out_what_is_not_known():
-    assert rows(summary_table({}, {})) == {}
-    bad = {name: value for name in METRICS for value in [None]} | {"steps": "many", "tokens": math.nan, "seconds": 0.0}
-    assert rows(summary_table(bad, dict.fromkeys(LATEST, math.nan))) == {"time": "0:00:00"}
-    wild = summary_table(dict.fromkeys(METRICS, math.inf), dict.fromkeys(LATEST, math.inf), "diverged")
-    assert rows(wild)["best valid"] == "inf nats/char = inf bits"
-    assert "time" not in rows(wild)
-    assert rows(summary_table({"seconds": 3.0}, {}, "[bold]odd[/]"))["status"] == "[bold]odd[/]"
-    assert "[bold]odd[/]" in rendered(summary_table({}, {}, "[bold]odd[/]"))
-
-
-def test_summary_is_printed_unless_nothing_is_to_be_shown(monkeypatch, capsys):
-    print_summary(METRICS, LATEST, "none")
-    with monkeypatch.context() as patch:
-        patch.setenv("LOCAL_RANK", "1")
-        print_summary(METRICS, LATEST, "auto")
-    assert capsys.readouterr().out == ""
-    print_summary(METRICS, {"stability/" + "long" * 60 + "/gradient_norm": 1.0}, "auto")
-    out = capsys.readouterr().out
-    assert "long" * 60 in out, "not folded where there is no terminal"

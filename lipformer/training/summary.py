@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lipformer.run_folder import local_rank
-from lipformer.training.callbacks.progress import clock
+from lipformer.training.callbacks.throughput import clock
 from lipformer.training.evaluate import WIDE
 from lipformer.training.metrics import bits
 

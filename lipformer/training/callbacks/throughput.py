@@ -1,0 +1,95 @@
+"""How fast a model trains, and how long it still will."""
+
+import math
+import time
+from typing import cast
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+
+from lipformer.training.module import LanguageModule
+
+
+class Throughput(Callback):
+    """Counts seconds of training, validation left out, tokens per second, and the seconds that are left."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._tokens_before = 0
+        self._steps_before = 0
+        self._started: float | None = None
+        self._validation_started = 0.0
+        self._validation_seconds = 0.0
+        self._validations = 0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock."""
+        self._tokens_before = cast(LanguageModule, pl_module).tokens_seen
+        self._steps_before = trainer.global_step
+        self._started = time.perf_counter()
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Stop the clock."""
+        self._seconds, self._started = self.seconds(), None
+        self._validation_started = time.perf_counter()
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock again."""
+        self._started = time.perf_counter()
+        self._validation_seconds += self._started - self._validation_started
+        self._validations += 1
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Stop the clock for good."""
+        self._seconds, self._started = self.seconds(), None
+
+    def seconds(self) -> float:
+        """Return seconds of training since it (re)started."""
+        return self._seconds + (time.perf_counter() - self._started if self._started is not None else 0.0)
+
+    def tokens_per_second(self, tokens_seen: int) -> float:
+        """Return tokens per second since training (re)started; nan before it has."""
+        seconds = self.seconds()
+        return (tokens_seen - self._tokens_before) / seconds if seconds > 0 else float("nan")
+
+    def seconds_left(self, trainer: pl.Trainer) -> float:
+        """Return seconds to the end of the training, its validations included; nan before the first step.
+
+        Steps and validations are taken to last as long as those since training (re)started did on average. A speed
+        over the last seconds would call a validation a standstill, and a resumed run's first step a leap.
+        """
+        done, last = trainer.global_step - self._steps_before, last_step(trainer)
+        if done <= 0:
+            return float("nan")
+        steps = last - trainer.global_step
+        if steps <= 0:
+            return 0.0
+        every = int(trainer.val_check_interval)
+        validations = math.ceil(last / every) - trainer.global_step // every  # the last step is validated, too
+        a_validation = self._validation_seconds / self._validations if self._validations else 0.0
+        return steps * self.seconds() / done + validations * a_validation
+
+
+def last_step(trainer: pl.Trainer) -> int:
+    """Return the optimizer step at which training ends: the nearer of ``max_steps`` and ``max_epochs``."""
+    limits = [trainer.max_steps] if trainer.max_steps != -1 else []
+    if trainer.max_epochs not in (None, -1):
+        limits.append(trainer.max_epochs * int(trainer.num_training_batches))
+    return min(limits)
+
+
+def describe_rate(pl_module: pl.LightningModule, throughput: Throughput) -> str:
+    """Return the tokens per second since training (re)started."""
+    return f"{throughput.tokens_per_second(cast(LanguageModule, pl_module).tokens_seen):,.0f} tokens/s"
+
+
+def describe_time_left(trainer: pl.Trainer, throughput: Throughput) -> str:
+    """Return hours, minutes and seconds to the end of the training."""
+    seconds = throughput.seconds_left(trainer)
+    return "" if math.isnan(seconds) else f"{clock(seconds)} left"
+
+
+def clock(seconds: float) -> str:
+    """Return a duration as hours, minutes and seconds."""
+    minutes, seconds = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"
