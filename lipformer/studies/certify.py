@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
@@ -29,10 +28,10 @@ from lipformer.functional.sequence_norms import sequence_norm
 from lipformer.functional.spectral import Norm
 from lipformer.model import CharTransformer
 from lipformer.run_folder import write_metrics
+from lipformer.terminal import BAD, wide_console
 from lipformer.training.checkpoint import load_run
 from lipformer.training.evaluate import (
     METRIC_PREFIX,
-    WIDE,
     choose_device,
     figures_of,
     figures_table,
@@ -123,7 +122,7 @@ def run_certify(settings: EvaluateConfig, folder: Path) -> float:
         file=folder / "certified_share.png",
     )
 
-    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    console = wide_console()
     console.print(figures_table(run, split, metrics))
     console.print(certificate_table(certificate, local))
     console.print(radii_table(metrics, name))
@@ -226,7 +225,7 @@ def _batch(model: CharTransformer, loader: ResumableLoader, numbers: list[int]) 
 
 
 def _number(value: float) -> Text:
-    return Text("inf", style="bold red") if math.isinf(value) else Text(f"{value:.4g}")
+    return Text("inf", style=BAD) if math.isinf(value) else Text(f"{value:.4g}")
 
 
 def _measured(measured: Mapping[str, float], name: str) -> str:

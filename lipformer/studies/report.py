@@ -1,11 +1,9 @@
 """Runs beside each other: a page of HTML to look at, and a table in the terminal."""
 
 import logging
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -13,12 +11,9 @@ from lipformer.config import EvaluateConfig
 from lipformer.report import write_report
 from lipformer.report.tables import Column, runs_table
 from lipformer.run_record import find_runs, name_runs, read_record
+from lipformer.terminal import BAD, STATUS_STYLES, wide_console
 
 log = logging.getLogger(__name__)
-
-WIDE = 10_000
-"""Columns where the output is no terminal: as many as a line needs, since a folded path cannot be searched for."""
-COLOURS = {"finished": "green", "diverged": "red", "failed": "red", "interrupted": "yellow", "running": "blue"}
 
 
 def run_report(settings: EvaluateConfig, folder: Path) -> None:
@@ -36,8 +31,7 @@ def run_report(settings: EvaluateConfig, folder: Path) -> None:
     assert settings.runs is not None  # as validated
     records = [read_record(path) for path in find_runs(settings.runs)]
     file = write_report(records, folder / "report.html")
-    terminal = sys.stdout.isatty()
-    Console(width=None if terminal else WIDE).print(printed(runs_table(records, name_runs(records))))
+    wide_console().print(printed(runs_table(records, name_runs(records))))
     log.info("report of %d runs: %s", len(records), file)
 
 
@@ -52,4 +46,4 @@ def printed(columns: Sequence[Column]) -> Table:
 
 
 def _style(text: str) -> str:
-    return "bold red" if text in ("inf", "-inf", "nan") else COLOURS.get(text, "")
+    return BAD if text in ("inf", "-inf", "nan") else STATUS_STYLES.get(text, "")

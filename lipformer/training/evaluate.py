@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
@@ -24,14 +23,12 @@ from lipformer.data.datamodule import CharDataModule
 from lipformer.errors import CheckpointError, DataError, UsageError
 from lipformer.generate import sample
 from lipformer.run_folder import write_metrics
+from lipformer.terminal import wide_console
 from lipformer.training.build import LOADER_KEYS, build_corpus
 from lipformer.training.checkpoint import Run, load_run
 from lipformer.training.metrics import NatsPerChar, bits, sum_nats
 
 log = logging.getLogger(__name__)
-
-WIDE = 10_000
-"""Columns where the output is no terminal: as many as a line needs, since a folded path cannot be searched for."""
 
 METRIC_PREFIX: dict[str, str] = {"valid": "val", "test": "test"}
 """Split -> first part of its metrics' names, the same in training and here."""
@@ -72,7 +69,7 @@ def run_evaluation(settings: EvaluateConfig, folder: Path) -> float:
     measured = measure(run.model, loader, device=device, show_progress=sys.stdout.isatty())
     metrics = figures_of(run, data, split, measured)
     write_metrics(folder, metrics)
-    console = Console(width=None if sys.stdout.isatty() else WIDE)
+    console = wide_console()
     console.print(figures_table(run, split, metrics))
     if sentences:
         samples = {**generate, "sentences": sentences}

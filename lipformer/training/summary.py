@@ -1,20 +1,16 @@
 """The table at the end of a training run: what it reached, and how stable it was."""
 
 import math
-import sys
 from collections.abc import Mapping
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from lipformer.run_folder import local_rank
+from lipformer.terminal import BAD, STATUS_STYLES, wide_console
 from lipformer.training.callbacks.throughput import clock
-from lipformer.training.evaluate import WIDE
 from lipformer.training.metrics import bits
-
-STATUS_STYLES = {"finished": "green", "diverged": "bold red", "failed": "bold red", "interrupted": "yellow"}
 
 
 def print_summary(
@@ -29,7 +25,7 @@ def print_summary(
         status: how the run ended.
     """
     if progress != "none" and local_rank() == 0:
-        Console(width=None if sys.stdout.isatty() else WIDE).print(summary_table(metrics, latest, status))
+        wide_console().print(summary_table(metrics, latest, status))
 
 
 def summary_table(metrics: Mapping[str, Any], latest: Mapping[str, float], status: str | None = None) -> Table:
@@ -94,7 +90,7 @@ def _stability(latest: Mapping[str, float]) -> list[tuple[str, Text]]:
             case ["certificate", "trunk", p]:
                 bound = _number(latest, name)
                 if bound is not None:
-                    style = "bold red" if math.isinf(bound) else ""
+                    style = BAD if math.isinf(bound) else ""
                     rows.append((f"trunk certificate, {p}", Text(f"{bound:.4g}", style=style)))
     local = _number(latest, "stability/trunk/local_lipschitz")
     if local is not None:

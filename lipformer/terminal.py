@@ -1,0 +1,17 @@
+"""How tables look in the terminal, and in the file or pipe that stands for one."""
+
+import sys
+
+from rich.console import Console
+
+WIDE = 10_000
+"""Columns where the output is no terminal: as many as a line needs, since a folded path cannot be searched for."""
+BAD = "bold red"
+"""Style of what a reader is to notice: a run that did not end well, a number that is not finite."""
+STATUS_STYLES = {"finished": "green", "diverged": BAD, "failed": BAD, "interrupted": "yellow", "running": "blue"}
+"""Style of a run's status."""
+
+
+def wide_console() -> Console:
+    """Return a console as wide as the terminal; `WIDE` where there is none."""
+    return Console(width=None if sys.stdout.isatty() else WIDE)
