@@ -568,6 +568,8 @@ class EvaluateConfig:
         for key, neutral, study in (("p", "mixed", "certify"), ("length", None, "certify"), ("runs", None, "report")):
             read = self.study == study or getattr(self, key) == neutral
             _require(read, key, getattr(self, key), f"left out without study={study}, which alone reads {key}")
+        if self.study in ("report", "workspace"):
+            _require(self.checkpoint is None, "checkpoint", self.checkpoint, f"left out with study={self.study}")
         wanted = "a glob of run folders, in quotes, such as 'runs/*/*'"
         _require(self.study != "report" or self.runs is not None, "runs", "null", wanted)
         alone = self.study is None or self.generate.samples == 0

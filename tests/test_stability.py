@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from programs import train, write_text
+from programs import start_train, train, write_text
 from pytorch_lightning.callbacks import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from wandb_record import read_runs
@@ -76,7 +76,7 @@ def test_first_and_last_step_and_all_between_by_their_periods(watched):
     }
     # Steps are counted from 0 in the column: the 1st, 2nd, 4th, 6th, and the 7th because it is the last.
     assert steps["blocks.0/range_ratio"] == [0, 1, 3, 5, 6]
-    assert steps["total/gradient_norm"] == [0, 1, 3, 5]
+    assert steps["total/gradient_norm"] == [0, 1, 3, 5, 6]
     assert steps["trunk/local_lipschitz"] == [0, 3, 6]
     assert all(row["train/tokens"] for row in rows), "every row has the x axis"
     tokens = [float(row["train/tokens"]) for row in sorted(rows, key=lambda row: int(row["step"]))]
@@ -134,7 +134,7 @@ def test_a_continued_run_is_watched_on(watched, tmp_path, monkeypatch):
     assert [int(row["step"]) for row in rows if row["stability/blocks.0/range_ratio"]] == [0, 1, 3, 5, 6]
 
 
-def test_every_attention_is_watched(tmp_path, monkeypatch):
+def test_attention_without_a_softmax_is_watched(tmp_path, monkeypatch):
     text = write_text(tmp_path / "text.txt")
     folder = tmp_path / "run"
     options = ("attention=relu_kernel,cosine,sigmoid", "trainer.max_steps=1", f"hydra.sweep.dir={folder}", "-m")
@@ -233,22 +233,121 @@ def test_only_steps_in_a_row_count():
     quiet.on_train_batch_end(trainer, module)
 
 
-def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
+def spoil(module):
     """A row of the embedding that no batch reads shows in no loss."""
-    monkeypatch.setattr(LanguageModule, "on_validation_epoch_end", lambda self: _spoil(self))
-    original = LanguageModule.on_validation_epoch_end
+    with torch.no_grad():
+        module.model.embedding.weight[0, 0] = math.nan
 
-    def _spoil(self):
-        with torch.no_grad():
-            self.model.embedding.weight[0, 0] = math.nan
-        self.log("val/nats_per_char", 1.0)
 
+def test_weights_that_are_not_finite_are_never_saved(tmp_path, monkeypatch):
+    def validated(module):
+        spoil(module)
+        module.log("val/nats_per_char", 1.0)
+
+    monkeypatch.setattr(LanguageModule, "on_validation_epoch_end", validated)
     folder = tmp_path / "run"
     text = write_text(tmp_path / "text.txt")
     assert train(monkeypatch, f"data.train={text}", f"hydra.run.dir={folder}") == 3
-    assert original is not None
     assert not (folder / "checkpoints" / "best.ckpt").exists()
     assert "embedding.weight" in json.loads((folder / "status.json").read_text())["reason"]
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (MemoryError, 1)])
+def test_nor_are_they_when_the_run_ends_otherwise(error, code, tmp_path, monkeypatch):
+    original = LanguageModule.training_step
+
+    def training_step(self, batch, batch_idx):
+        if self.global_step == 4:
+            spoil(self)
+            raise error
+        return original(self, batch, batch_idx)
+
+    monkeypatch.setattr(LanguageModule, "training_step", training_step)
+    folder, text = tmp_path / "run", write_text(tmp_path / "text.txt")
+    options = (f"data.train={text}", "trainer.max_steps=9", f"hydra.run.dir={folder}")
+    assert train(monkeypatch, *options) == code
+    assert all(t.isfinite().all() for t in weights_of(folder).values() if t.is_floating_point())
+
+
+def test_divergence_in_validation_keeps_its_batch(tmp_path, monkeypatch):
+    folder, text = tmp_path / "run", write_text(tmp_path / "text.txt")
+    valid = tmp_path / "valid.txt"
+    valid.write_text("the cat sat\n")
+    options = ("trainer.max_steps=1", "trainer.val_every_steps=1", "lr=1e30", "schedule.warmup_steps=0")
+    data = (f"data.train={text}", f"data.valid={valid}", f"data.test={valid}")
+    assert train(monkeypatch, *options, *data, f"hydra.run.dir={folder}") == 3
+    assert torch.load(folder / "diverged.pt", weights_only=True)["lengths"].tolist() == [12]
+
+
+def test_what_cannot_be_explained_still_ends_as_diverged(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(torch, "save", lambda *a, **k: (_ for _ in ()).throw(RuntimeError("no space left")))
+    guard = ("callbacks.divergence_guard.loss_above=0.01", "callbacks.divergence_guard.patience=1")
+    text = write_text(tmp_path / "text.txt")
+    assert train(monkeypatch, f"data.train={text}", *guard, f"hydra.run.dir={tmp_path / 'run'}") == 3
+    assert "every layer is finite" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_all_ranks_diverge_together(tmp_path):
+    text = write_text(tmp_path / "text.txt")
+    guard = ("callbacks.divergence_guard.loss_above=0.01", "callbacks.divergence_guard.patience=2")
+    options = (*WATCHED, *guard, f"data.train={text}", "trainer.devices=2", "data.batch_tokens=400")
+    process = start_train(*options, f"hydra.run.dir={tmp_path / 'run'}", folder=tmp_path)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 3, errors
+    assert json.loads((tmp_path / "run" / "status.json").read_text())["status"] == "diverged"
+    assert (tmp_path / "run" / "diverged.pt").is_file()
+
+
+# --- what fails is given up --------------------------------------------------------------------------------------
+
+
+def test_a_measurement_that_fails_is_given_up_and_the_run_goes_on(tmp_path, monkeypatch, caplog):
+    def refuse(*arguments):
+        raise RuntimeError("derivative is not implemented\nand more")
+
+    for name in ("certify", "inversion_statistics", "range_statistics"):
+        monkeypatch.setattr(f"lipformer.training.callbacks.stability.{name}", refuse)
+    monkeypatch.setattr("lipformer.training.callbacks.samples.sample", refuse)
+    folder, text = tmp_path / "run", write_text(tmp_path / "text.txt")
+    assert train(monkeypatch, *WATCHED, f"data.train={text}", "trainer.max_steps=4", f"hydra.run.dir={folder}") == 0
+    log = (folder / "train.log").read_text()
+    for what in ("ranges", "inverses", "certificates"):
+        assert (
+            log.count(f"stability: {what} are not measured any more: RuntimeError: derivative is not implemented") == 1
+        )
+    assert "no samples were written: RuntimeError" in log
+    assert rows_of(folder)[-1]["stability/trunk/local_lipschitz"]
+
+
+def test_pictures_that_fail_do_not_fail_the_run(tmp_path, monkeypatch, capsys):
+    def refuse(*arguments):
+        raise ImportError("no such library")
+
+    monkeypatch.setattr("lipformer.figures.draw_run", refuse)
+    monkeypatch.setattr("lipformer.report.write_report", refuse)
+    text = write_text(tmp_path / "text.txt")
+    assert train(monkeypatch, f"data.train={text}", "trainer.report=true", f"hydra.run.dir={tmp_path / 'run'}") == 0
+    shown = capsys.readouterr().out
+    assert "the figures could not be drawn: ImportError: no such library" in shown
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("feedforward=none", "residual=pre_norm", "attention=dot_product"),
+        ("feedforward=none", "residual=invertible", "norm=none", "attention=contractive_l2"),
+        ("trainer.precision=bf16-true", "residual=weighted", "norm=center_norm"),
+        ("trainer.precision=bf16-mixed", "attention=contractive_l2_decoupled", "dropout=0.1"),
+        ("trainer.precision=64-true", "residual=convex", "attention=qk_norm", "position=learned"),
+    ],
+    ids=" ".join,
+)
+def test_every_kind_of_model_is_watched(options, tmp_path, monkeypatch):
+    folder, text = tmp_path / "run", write_text(tmp_path / "text.txt")
+    assert train(monkeypatch, *WATCHED, f"data.train={text}", *options, f"hydra.run.dir={folder}") == 0
+    assert "not measured any more" not in (folder / "train.log").read_text()
+    assert rows_of(folder)[-1]["stability/trunk/local_lipschitz"]
 
 
 # --- the group -------------------------------------------------------------------------------------------------
@@ -271,6 +370,7 @@ def test_a_callback_of_ones_own():
         ({"_target_": "test_stability.Mine", "steps": 0}, "callbacks.mine: steps must be at least 1"),
         ({"_target_": "pathlib.Path"}, "it is no Lightning callback"),
         ({"steps": 1}, "it names no class"),
+        ("a string", "it names no class"),
         ({"_target_": "nowhere.Callback"}, "callbacks.mine._target_=nowhere.Callback"),
         ({"_target_": "test_stability.Mine", "step": 1}, "has no such option"),
     ],
@@ -300,6 +400,29 @@ def test_options_have_ranges(override, monkeypatch, tmp_path, capsys):
     assert train(monkeypatch, "callbacks=stability", f"data.train={text}", override) == 2
     key = override.partition("=")[0]
     assert key in capsys.readouterr().err
+
+
+def test_null_leaves_a_callback_out():
+    assert build_callbacks({"mine": None}) == []
+
+
+@pytest.mark.parametrize("left_out", ["~callbacks.samples", "callbacks.samples=null"])
+def test_a_continued_run_can_leave_one_out(left_out, watched, tmp_path, monkeypatch):
+    options = (f"resume={watched}", "trainer.max_steps=8", "trainer.report=false", f"hydra.run.dir={tmp_path / 'run'}")
+    assert train(monkeypatch, *options, left_out) == 0
+    assert not (tmp_path / "run" / "samples.json").exists()
+
+
+@pytest.mark.parametrize("callbacks", [[], "text", {1: {}}, {"x": 3}, {"x": {"_target_": "os.system"}}])
+def test_altered_callbacks_of_a_checkpoint_are_refused(callbacks, watched, tmp_path, monkeypatch, capsys):
+    checkpoint = torch.load(watched / "checkpoints" / "last.ckpt", weights_only=True)
+    checkpoint["lipformer"]["config"]["callbacks"] = callbacks
+    torch.save(checkpoint, tmp_path / "altered.ckpt")
+    options = (f"resume={tmp_path / 'altered.ckpt'}", "trainer.max_steps=9", f"hydra.run.dir={tmp_path / 'run'}")
+    assert train(monkeypatch, *options) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "callbacks" in error
 
 
 def test_monitor_checks_its_options():

@@ -26,6 +26,8 @@ class Linearization:
     def __init__(self, function: Callable[[Tensor], Tensor], x: Float[Tensor, "B *shape"]):
         self.x = x if x.requires_grad else x.detach().requires_grad_()
         self.y = function(self.x)
+        if not self.y.requires_grad:  # it does not depend on x at all: J = 0, which autograd would refuse to say
+            self.y = self.y + 0 * self.x.sum()
         self._w = torch.zeros_like(self.y, requires_grad=True)
         (self._pulled,) = torch.autograd.grad(self.y, self.x, self._w, create_graph=True, materialize_grads=True)
 

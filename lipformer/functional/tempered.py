@@ -41,7 +41,7 @@ def attend(
         slope: m_h, of a penalty of m_h (i - j) on the scores of past tokens; with ``causal`` only.
     """
     # The temperature goes into the queries and out of the values, which are the queries again.
-    root = _root(log_temperature)
+    root = root_temperature(log_temperature)
     value_map = value_map / root
     weight = (query.mT * root).flatten(0, 1).to(query.dtype)
     if fused:
@@ -59,13 +59,13 @@ def tempered_scores(
     slope: Float[Tensor, "H"] | None = None,
 ) -> Float[Tensor, "*batch H N N"]:
     """Scores before the mask, up to a constant of each row; arguments as in :func:`attend`."""
-    weight = (query.mT * _root(log_temperature)).flatten(0, 1).to(query.dtype)
+    weight = (query.mT * root_temperature(log_temperature)).flatten(0, 1).to(query.dtype)
     origin = x[..., :1, :].detach()  # distances do not depend on it, their rounding does
     queries = split_heads(linear(x - origin, weight), query.shape[0])
     scores = l2_scores(queries, queries, 1.0)
     return scores if slope is None else penalise_distance(scores, slope)
 
 
-def _root(log_temperature: Float[Tensor, "H"]) -> Float[Tensor, "H 1 1"]:
+def root_temperature(log_temperature: Float[Tensor, "H"]) -> Float[Tensor, "H 1 1"]:
     """Roots of the temperatures, which stay between e^-40 and e^40: finite, and so are their inverses."""
     return (at_least_float32(log_temperature).clamp(-40, 40) / 2).exp()[:, None, None]

@@ -5,17 +5,17 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lipformer.bounds.empirical import FromEmbedding, LocalConstant, local_lipschitz
+from lipformer.bounds.empirical import model_constants
 from lipformer.functional import spectral
 from lipformer.functional.constant_weights import constant_weights
+from lipformer.functional.eval_mode import eval_mode
 from lipformer.functional.spectral import Norm
 from lipformer.modules.fixed_point import NotConvergedWarning
 from lipformer.telemetry.layers import TRUNK, Passage
 
-LOGITS = "logits"
 ITERATIONS = 3
 """Of an ascent to a local constant; the next one goes on from where it ended."""
 CONTRACTION_STEPS = 8
@@ -27,8 +27,9 @@ MOST_ITERATIONS = 200
 def weight_norms(branch: nn.Module) -> dict[str, Float[Tensor, ""]]:
     """Return ``<name>_norm_2`` and ``<name>_norm_inf`` of each linear map of a branch, exactly.
 
-    The maps are those the branch names itself, as it uses them (``linear_maps``, in ``nn.Linear`` layout), else its
-    children of class ``nn.Linear`` (query, key, value, out; expand, contract).
+    The maps are those the branch names itself, as it uses them (``linear_maps``, in ``nn.Linear`` layout: divided where
+    it divides, with the temperature in the queries), else its children of class ``nn.Linear`` (query, key, value, out;
+    expand, contract).
     """
     maps: dict[str, Tensor]
     if hasattr(branch, "linear_maps"):
@@ -49,53 +50,28 @@ class LocalConstants:
     lower bound in any case.
 
     Args:
-        model: a ``CharTransformer``.
+        model: a ``CharTransformer``; measured in eval mode.
         p: 2, ``math.inf`` or "mixed".
         iterations: steps of the ascent from each of two starts, the direction before and a random one.
     """
 
     def __init__(self, model: nn.Module, p: Norm, iterations: int = ITERATIONS):
-        self._logits = FromEmbedding(model)
-        self._p = p
-        self._iterations = iterations
+        self._model, self._p, self._iterations = model, p, iterations
         self._directions: dict[str, Tensor] = {}
 
-    def measure(self, passed: Mapping[str, Passage], sentences: int = 1) -> dict[str, Float[Tensor, ""]]:
-        """Return the largest constant over the first sentences, by layer name.
-
-        Layers: residuals and their branches, ``trunk`` (embedded tokens to features) and ``logits`` (embedded tokens to
-        logits), each at the input that it really got. The model should be in eval mode.
-
-        Args:
-            passed: of `lipformer.telemetry.layers.pass_through`.
-            sentences: how many of the batch.
-        """
-        found = {}
-        for name, passage in passed.items():
-            branch_of = name.removesuffix(".branch")
-            if hasattr(passage.module, "branch") or (branch_of != name and branch_of in passed) or name == TRUNK:
-                found[name] = self._measure(name, passage.module, passage.x[:sentences])
-        found[LOGITS] = self._measure(LOGITS, self._logits, passed[TRUNK].x[:sentences])
-        return found
-
-    def _measure(self, name: str, function: Any, x: Tensor) -> Tensor:
-        constant: LocalConstant = local_lipschitz(
-            function,
-            x,
-            self._p,
-            max_iterations=self._iterations,
-            restarts=1,
-            start=self._directions.get(name),
-        )
-        if constant.direction.isfinite().all():
-            self._directions[name] = constant.direction
-        return constant.value.amax()
+    def measure(self, ids: Int[Tensor, "B N"]) -> dict[str, Float[Tensor, ""]]:
+        """Return the largest constant over the sentences, by the names of `bounds.empirical.model_constants`."""
+        with eval_mode(self._model):
+            constants = model_constants(
+                self._model, ids, self._p, starts=self._directions, restarts=1, max_iterations=self._iterations
+            )
+        found = {name: constant.direction for name, constant in constants.items()}
+        self._directions.update({name: v for name, v in found.items() if v.isfinite().all()})
+        return {name: constant.value.amax() for name, constant in constants.items()}
 
 
 @torch.no_grad()
-def inversion_statistics(
-    model: Any, passed: Mapping[str, Passage], sentences: int = 1
-) -> dict[str, Float[Tensor, ""] | float]:
+def inversion_statistics(model: Any, passed: Mapping[str, Passage]) -> dict[str, Float[Tensor, ""] | float]:
     """Return ``<layer>/contraction_rate`` and ``<layer>/reconstruction_error`` of the invertible residuals.
 
     And ``trunk/reconstruction_error``, where all layers are. The error is the largest entry of abs(x' - x), x' the
@@ -103,8 +79,7 @@ def inversion_statistics(
 
     Args:
         model: in eval mode.
-        passed: of `lipformer.telemetry.layers.pass_through`.
-        sentences: how many of the batch.
+        passed: of `lipformer.telemetry.layers.pass_through`; of its sentences the first is inverted.
     """
     found: dict[str, Tensor | float] = {}
     residuals = [(name, passage) for name, passage in passed.items() if hasattr(passage.module, "branch")]
@@ -114,15 +89,15 @@ def inversion_statistics(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConvergedWarning)  # it shows in the error
         for name, passage in invertible:
-            x, y, branch = passage.x[:sentences], passage.y[:sentences], passage.module.branch
+            x, y, branch = passage.x[:1], passage.y[:1], passage.module.branch
             with constant_weights(branch):
                 found[f"{name}/contraction_rate"] = contraction_rate(branch, passage.module.norm.invert(y))
             solution = passage.module.invert(y, max_iterations=MOST_ITERATIONS)
             found[f"{name}/reconstruction_error"] = (solution.x - x).abs().amax()
         if len(invertible) == len(residuals) and isinstance(model.final_norm, nn.Identity):
             trunk = passed[TRUNK]
-            solution = model.invert(trunk.y[:sentences], max_iterations=MOST_ITERATIONS)
-            found[f"{TRUNK}/reconstruction_error"] = (solution.x - trunk.x[:sentences]).abs().amax()
+            solution = model.invert(trunk.y[:1], max_iterations=MOST_ITERATIONS)
+            found[f"{TRUNK}/reconstruction_error"] = (solution.x - trunk.x[:1]).abs().amax()
     return found
 
 

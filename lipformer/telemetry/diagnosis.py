@@ -10,11 +10,14 @@ from lipformer.telemetry.optimisation import layer_norms, layer_parameters
 
 
 def nonfinite_parameter(model: nn.Module) -> str | None:
-    """Return the name of the first parameter or buffer that holds nan or infinity."""
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.is_floating_point() and not tensor.isfinite().all():
+    """Return the name of the first parameter that holds nan or infinity, or buffer that holds nan.
+
+    Infinity in a buffer is often meant, as in a mask that is added to scores.
+    """
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
             return name
-    return None
+    return next((name for name, buffer in model.named_buffers() if buffer.isnan().any()), None)
 
 
 def nonfinite_gradient(model: nn.Module) -> str | None:

@@ -46,16 +46,14 @@ def watching(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, Passage]]:
 
 
 def watched_layers(model: Any) -> dict[str, nn.Module]:
-    """Return blocks, their residuals, and of these the branches and norms, by their names in the model."""
+    """Return blocks, their residuals, and of these the branches, by their names in the model."""
     layers: dict[str, nn.Module] = {}
     for number, block in model.blocks.named_children():
         layers[f"blocks.{number}"] = block
         for part, residual in block.named_children():
             layers[f"blocks.{number}.{part}"] = residual
-            for name, child in residual.named_children():
-                layers[f"blocks.{number}.{part}.{name}"] = child
-    if not isinstance(model.final_norm, nn.Identity):
-        layers["final_norm"] = model.final_norm
+            if hasattr(residual, "branch"):
+                layers[f"blocks.{number}.{part}.branch"] = residual.branch
     return layers
 
 

@@ -1,6 +1,5 @@
 """Sizes of gradients, parameters and updates, by layer and in total."""
 
-import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -49,7 +48,8 @@ def layer_norms(layers: Mapping[str, Sequence[Tensor | None]]) -> dict[str, Floa
         return {name: torch.zeros(()) for name in (*layers, TOTAL)}
     wide = [tensor if tensor.dtype.itemsize >= 4 else tensor.float() for tensor in tensors]
     norms = iter(torch._foreach_norm(wide))
-    zero = torch.zeros((), device=tensors[0].device)
+    dtype = torch.float64 if any(tensor.dtype == torch.float64 for tensor in wide) else torch.float32
+    zero = torch.zeros((), dtype=dtype, device=tensors[0].device)
     by_layer = {}
     for name, group in layers.items():
         own = [next(norms).to(zero) for tensor in group if tensor is not None]
@@ -97,7 +97,7 @@ class UpdateWatch:
             "gradient_norm_clipped": layer_norms(_gradients(self._layers)),
             "parameter_norm": parameters,
             "update_norm": updates,
-            "update_ratio": {name: updates[name] / parameters[name].clamp_min(TINY) for name in updates},
+            "update_ratio": {name: _ratio(updates[name], parameters[name]) for name in updates},
         }
         self._old = {}
         return {f"{layer}/{name}": norms[layer] for layer in updates for name, norms in quantities.items()}
@@ -107,5 +107,6 @@ def _gradients(layers: Mapping[str, Sequence[nn.Parameter]]) -> dict[str, list[T
     return {name: [p.grad for p in group] for name, group in layers.items()}
 
 
-TINY = math.sqrt(torch.finfo(torch.float32).tiny)
-"""Below it a layer of zeros (a bias at the start) has no size to compare its update with."""
+def _ratio(update: Tensor, size: Tensor) -> Tensor:
+    """nan where a layer is all zeros (biases at the start): there is no size to compare its update with."""
+    return torch.where(size > 0, update / size, torch.nan)

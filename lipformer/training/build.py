@@ -92,8 +92,12 @@ def build_callbacks(nodes: Mapping[str, Mapping[str, Any]]) -> list[Callback]:
     built = []
     for name, node in nodes.items():
         key = f"{CALLBACKS}.{name}"
+        if node is None:  # callbacks.samples=null leaves it out, as ~callbacks.samples does
+            continue
         if not isinstance(node, Mapping) or "_target_" not in node:
-            raise UsageError(f"{key}: it names no class; give {key}._target_=<package.Class>")
+            raise UsageError(
+                f"{key}: it names no class; choose callbacks=stability, or give {key}._target_=<package.Class>"
+            )
         make = factory(node, key)
         try:
             callback = make()
@@ -128,8 +132,13 @@ def check_targets(config: Mapping[str, Any], allow: Sequence[str], where: str, g
 
     nodes = {group: config[group] for group in (*MODEL_GROUPS, "data", *groups) if group != CALLBACKS}
     if CALLBACKS in groups:
-        nodes.update({f"{CALLBACKS}.{name}": node for name, node in config[CALLBACKS].items()})
+        callbacks = config[CALLBACKS]
+        if not isinstance(callbacks, Mapping) or not all(isinstance(name, str) for name in callbacks):
+            raise CheckpointError(f"{where}: its callbacks are no group of names; the file was altered")
+        nodes.update({f"{CALLBACKS}.{name}": node for name, node in callbacks.items() if node is not None})
     for group, node in nodes.items():
+        if not isinstance(node, Mapping):
+            raise CheckpointError(f"{where}: {group} is no group of options; the file was altered")
         target = node["_target_"]
         if not isinstance(target, str) or not inside(target):
             raise CheckpointError(

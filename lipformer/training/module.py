@@ -36,7 +36,7 @@ class LanguageModule(pl.LightningModule):
 
     Attributes:
         tokens_seen: trained on so far, by all ranks.
-        batch_nats: nats per token of the last training batch, on this rank.
+        batch_nats: nats per token of the last training batch, of all ranks together.
     """
 
     def __init__(
@@ -72,14 +72,15 @@ class LanguageModule(pl.LightningModule):
         """Return the mean nats per token of the batch, and the regularizer's penalty beside them."""
         logits, penalty = self._regularizer(self.model, batch)
         nats, tokens = sum_nats(logits, batch.targets)
-        self.batch_nats = float(nats.detach() / tokens)
+        # Of all ranks together, so that all of them go on, or none does.
+        sums = self.trainer.strategy.reduce(torch.stack([nats.detach(), tokens.double()]), reduce_op="sum").tolist()
+        self.batch_nats, all_tokens = sums[0] / sums[1], int(sums[1])
         if not math.isfinite(self.batch_nats):
             raise DivergedError(f"the loss became {self.batch_nats} at step {self.global_step}: lower lr={self.lr:g}")
         self.train_nats.update(nats, tokens)
         # Lightning averages gradients over ranks: times their number, divided by all their tokens, the mean is one
         # over tokens whatever share of them each rank has.
-        all_tokens = self.trainer.strategy.reduce(tokens.clone(), reduce_op="sum")
-        self.tokens_seen += int(all_tokens)
+        self.tokens_seen += all_tokens
         loss = nats * self.trainer.world_size / all_tokens
         if penalty is None:
             return loss
@@ -111,9 +112,11 @@ class LanguageModule(pl.LightningModule):
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
         return scaler is not None and scaler.get_scale() > 1
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """Add the batch to the sums of the split."""
-        self.val_nats.update(*sum_nats(self.model(batch.inputs), batch.targets))
+    def validation_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Add the batch to the sums of the split, and return its nats."""
+        nats, tokens = sum_nats(self.model(batch.inputs), batch.targets)
+        self.val_nats.update(nats, tokens)
+        return nats
 
     def on_validation_epoch_end(self) -> None:
         """Log nats and bits per character of the whole split."""

@@ -21,7 +21,7 @@ def publish_figures(folder: Path, loggers: list[Logger]) -> None:
 
         log_figures(loggers, draw_run(read_record(folder), folder / "figures"))
     except Exception as error:  # whatever it is, the training itself has ended as it has
-        log.warning("the figures could not be drawn: %s", error, exc_info=True)
+        _warn("the figures could not be drawn", error)
 
 
 def publish_report(folder: Path) -> None:
@@ -34,4 +34,9 @@ def publish_report(folder: Path) -> None:
 
         write_report([read_record(folder)], folder / "report.html")
     except Exception as error:
-        log.warning("the report could not be written: %s", error, exc_info=True)
+        _warn("the report could not be written", error)
+
+
+def _warn(what: str, error: Exception) -> None:
+    log.warning("%s: %s: %s", what, type(error).__name__, (str(error).splitlines() or [""])[0])
+    log.info("where that came from", exc_info=error)  # into train.log; the terminal shows no traces

@@ -73,7 +73,9 @@ def resumed_config(config: DictConfig, hydra: HydraConf) -> DictConfig:
     if "${" in str(stored):  # a resolver could read the environment; what lipformer stores has none left
         raise CheckpointError(f"{path}: its configuration holds an interpolation; the file was altered")
     load_run(path, allow_targets=config.allow_targets)  # refuses parts that do not fit together
-    typed = [override.key_or_group for override in OverridesParser.create().parse_overrides(list(hydra.overrides.task))]
+    overrides = OverridesParser.create().parse_overrides(list(hydra.overrides.task))
+    typed = [override.key_or_group for override in overrides]
+    left_out = {override.key_or_group for override in overrides if override.is_delete()}
     if config.data._target_ == stored["data"]["_target_"]:
         typed = [key for key in typed if key != "data"]  # the run's own corpus, named so that its keys can be typed
     for key in typed:
@@ -89,7 +91,8 @@ def resumed_config(config: DictConfig, hydra: HydraConf) -> DictConfig:
     except OmegaConfBaseException as error:
         raise CheckpointError(f"{path}: {str(error).splitlines()[0]}; the file was altered") from error
     for key in typed:
-        OmegaConf.update(continued, key, OmegaConf.select(config, key), merge=False, force_add=True)
+        value = None if key in left_out else OmegaConf.select(config, key)
+        OmegaConf.update(continued, key, value, merge=False, force_add=True)
     log.info("continuing %s", path)
     return continued
 

@@ -1,5 +1,6 @@
 """The measurements by head, by layer, and from the embedding to the end of a model."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -90,13 +91,21 @@ def head_constants(layer: nn.Module, x: Float[Tensor, "B N D"], p: Norm = 2, **o
     return torch.stack([local_lipschitz(Head(layer, h), x, p, **options).value for h in range(heads)], dim=1)
 
 
-def model_constants(model: nn.Module, ids: Int[Tensor, "B N"], p: Norm = 2, **options: Any) -> dict[str, LocalConstant]:
+def model_constants(
+    model: nn.Module,
+    ids: Int[Tensor, "B N"],
+    p: Norm = 2,
+    *,
+    starts: Mapping[str, Tensor] | None = None,
+    **options: Any,
+) -> dict[str, LocalConstant]:
     """Local constants of a model's parts, each at the input that it really gets, and of the whole.
 
     Args:
         model: a ``CharTransformer``: ``embed``, ``blocks``, ``final_norm``, ``trunk``, ``head``.
         ids: sentences of equal length; padding would be measured too.
         p: 2, ``math.inf`` or "mixed".
+        starts: directions to start from besides the random ones, by the names of the result; names may lack.
         options: of :func:`~lipformer.bounds.empirical.local_lipschitz`.
 
     Returns:
@@ -125,7 +134,10 @@ def model_constants(model: nn.Module, ids: Int[Tensor, "B N"], p: Norm = 2, **op
     finally:
         for handle in handles:
             handle.remove()
-    found = {name: local_lipschitz(part, inputs[name], p, **options) for name, part in parts.items() if name in inputs}
-    found["trunk"] = local_lipschitz(network.trunk, embedded, p, **options)
-    found["logits"] = local_lipschitz(FromEmbedding(model), embedded, p, **options)
-    return found
+    functions: dict[str, tuple[Any, Tensor]] = {
+        **{name: (part, inputs[name]) for name, part in parts.items() if name in inputs},
+        "trunk": (network.trunk, embedded),
+        "logits": (FromEmbedding(model), embedded),
+    }
+    starts = {} if starts is None else starts
+    return {name: local_lipschitz(f, x, p, start=starts.get(name), **options) for name, (f, x) in functions.items()}

@@ -86,6 +86,14 @@ class ContractiveL2Attention(TiedL2Attention):
     def value_maps(self) -> Float[Tensor, "H d v"]:
         """M_h scale / B_p: the whole division happens here, for the fused and the explicit form alike."""
         maps = super().value_maps()
+        return maps / self._divisor(maps) * self.scale
+
+    def linear_maps(self) -> dict[str, Tensor]:
+        """The projections in ``nn.Linear`` layout, the values divided as they are used."""
+        value = at_least_float32(self.value.weight) / self._divisor(super().value_maps()) * self.scale
+        return {"query": self.query.weight, "value": value, "out": self.out.weight}
+
+    def _divisor(self, maps: Float[Tensor, "H d v"]) -> Float[Tensor, ""]:
         query, value = (
             split_outputs(at_least_float32(linear.weight), self.heads) for linear in (self.query, self.value)
         )
@@ -99,7 +107,7 @@ class ContractiveL2Attention(TiedL2Attention):
             room = 1 + spectral.product_error(3 * query.shape[-2] + 8, query.dtype)
             bound = theorems.kim_bound_inf(query, value, out, self.context, slope=self.slope) * room
         vanishing = bound <= math.sqrt(torch.finfo(bound.dtype).tiny)
-        return maps / torch.where(vanishing, torch.ones_like(bound), bound) * self.scale
+        return torch.where(vanishing, torch.ones_like(bound), bound)
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Upper bound on the constant of f: at most ``scale`` in the layer's own norm, whatever it is in others.

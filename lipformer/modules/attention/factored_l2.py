@@ -10,7 +10,7 @@ from lipformer.bounds import theorems
 from lipformer.functional import spectral
 from lipformer.functional.heads import check_heads
 from lipformer.functional.spectral import Norm, parse_norm
-from lipformer.functional.tempered import attend, tempered_scores
+from lipformer.functional.tempered import attend, root_temperature, tempered_scores
 from lipformer.modules.attention.length import check_length
 from lipformer.modules.attention.locality import log_slopes, slopes
 from lipformer.modules.attention.scored import SoftmaxAttention
@@ -85,9 +85,10 @@ class FactoredL2Attention(SoftmaxAttention):
         raise NotImplementedError
 
     def linear_maps(self) -> dict[str, Tensor]:
-        """The factors in ``nn.Linear`` layout: queries of all heads, values (block by block), output."""
+        """The factors in ``nn.Linear`` layout: queries with the heads' temperatures, values by blocks, output."""
         query, maps, out = self.factors()
-        return {"query": query.mT.flatten(0, 1), "value": torch.block_diag(*maps.mT), "out": out}
+        query = query.mT * root_temperature(self.log_temperature)
+        return {"query": query.flatten(0, 1), "value": torch.block_diag(*maps.mT), "out": out}
 
     def divided_maps(self, divisor: float = 1.0) -> Float[Tensor, "H d d"]:
         """V_h scale / ((4c + 1) divisor), of 2-norm at most that factor."""

@@ -1,5 +1,6 @@
 """The two checkpoints of a run: the best, and the last from which it can go on."""
 
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 from lipformer.errors import DivergedError
 from lipformer.telemetry.diagnosis import nonfinite_parameter
+
+log = logging.getLogger(__name__)
 
 
 class FiniteCheckpoint(ModelCheckpoint):
@@ -64,8 +67,12 @@ class LastCheckpoint(FiniteCheckpoint):
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Save, unless the weights are not worth it."""
-        if not isinstance(exception, DivergedError):
-            super().on_exception(trainer, pl_module, exception)
+        if isinstance(exception, DivergedError):
+            return
+        if name := nonfinite_parameter(pl_module):
+            log.warning("last.ckpt stays as it was: the weights are not finite, first %s", name)
+            return
+        super().on_exception(trainer, pl_module, exception)
 
 
 def _options(folder: Path) -> dict[str, Any]:

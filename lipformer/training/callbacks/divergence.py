@@ -41,7 +41,7 @@ class DivergenceGuard(Callback):
         self._loss_above, self._patience = loss_above, patience
         self._steps_above = 0
         self._batch: Batch | None = None
-        self._batch_index = 0
+        self._batch_index: int | None = None
 
     def state_dict(self) -> dict[str, Any]:
         """Return for how many steps the loss has been too high."""
@@ -56,6 +56,13 @@ class DivergenceGuard(Callback):
     ) -> None:
         """Hold on to the batch: it is the last one if this step fails."""
         self._batch, self._batch_index = batch, batch_idx
+
+    def on_validation_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int, *args: Any
+    ) -> None:
+        """Hold on to the first batch whose nats are not finite: the validation will end the run."""
+        if self._batch_index is not None and not torch.isfinite(outputs):
+            self._batch, self._batch_index = batch, None
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
         """Count the steps whose loss is too high."""
@@ -74,24 +81,23 @@ class DivergenceGuard(Callback):
         """Find the layer, save the batch, and put both into the reason."""
         if not isinstance(exception, DivergedError) or self._batch is None:
             return
-        module = cast(LanguageModule, pl_module)
         reason = str(exception)
-        layer = self._faulty_layer(trainer, module, self._batch)
-        rank = local_rank()
-        file = Path(trainer.default_root_dir) / ("diverged.pt" if rank == 0 else f"diverged_rank{rank}.pt")
-        tensors = {name: tensor.cpu() for name, tensor in self._batch._asdict().items()}
         try:
+            layer = self._faulty_layer(trainer, cast(LanguageModule, pl_module), self._batch)
+            where = f"; first not finite: {layer}" if layer else "; every layer is finite"
+            exception.args = (f"{reason}{where}",)
+            rank = local_rank()
+            file = Path(trainer.default_root_dir) / ("diverged.pt" if rank == 0 else f"diverged_rank{rank}.pt")
+            tensors = {name: tensor.cpu() for name, tensor in self._batch._asdict().items()}
             torch.save({**tensors, "step": trainer.global_step, "layer": layer, "reason": reason}, file)
-            kept = f"; its batch: {file.name} in the run folder"
-        except OSError as error:  # a full disk must not hide why the run ended
-            log.warning("the batch could not be saved: %s", error)
-            kept = ""
-        where = f"; first not finite: {layer}" if layer else "; every layer is finite"
-        exception.args = (f"{reason}{where}{kept}",)
+            exception.args = (f"{reason}{where}; its batch: {file.name} in the run folder",)
+        except Exception as error:  # a full disk or a broken device must not hide why the run ended
+            log.warning("the divergence could not be explained further: %s: %s", type(error).__name__, error)
 
     def _faulty_layer(self, trainer: pl.Trainer, module: LanguageModule, batch: Batch) -> str | None:
         def forward() -> None:
-            module.on_train_batch_start(batch, self._batch_index)  # draws the noise of that step again
+            if self._batch_index is not None:  # a training batch
+                module.on_train_batch_start(batch, self._batch_index)  # draws the noise of that step again
             with trainer.precision_plugin.train_step_context(), torch.compiler.set_stance("force_eager"):
                 module.model(batch.inputs)
 

@@ -1,6 +1,7 @@
 """Sentences that the model writes when its training ends."""
 
 import json
+import logging
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +12,8 @@ from pytorch_lightning.callbacks import Callback
 from lipformer.generate import sample
 from lipformer.training.loggers import log_samples
 from lipformer.training.module import LanguageModule
+
+log = logging.getLogger(__name__)
 
 SEED = 0
 
@@ -28,11 +31,16 @@ class Samples(Callback):
         self._sentences, self._temperature, self._max_chars = sentences, temperature, max_chars
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write them, with the final weights, on the first rank."""
+        """Write them, with the final weights, on the first rank; trouble is a warning, for the training is done."""
         if not trainer.is_global_zero:
             return
-        module, data = cast(LanguageModule, pl_module), cast(Any, trainer).datamodule
-        longest = module.model.longest_input
+        try:
+            self._write(trainer, cast(LanguageModule, pl_module))
+        except Exception as error:
+            log.warning("no samples were written: %s: %s", type(error).__name__, error)
+
+    def _write(self, trainer: pl.Trainer, module: LanguageModule) -> None:
+        data, longest = cast(Any, trainer).datamodule, module.model.longest_input
         with torch.compiler.set_stance("force_eager"):  # sentences grow, and each length could be compiled anew
             sentences = sample(
                 module.model,

@@ -1,7 +1,9 @@
 """Watches how stable a training is, layer by layer, and changes nothing about it."""
 
 import json
+import logging
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +13,7 @@ from jaxtyping import Int
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from lipformer.bounds.certificate import Certificate, certify
+from lipformer.bounds.certificate import certify
 from lipformer.functional.eval_mode import eval_mode
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.telemetry.attention import attention_statistics
@@ -19,7 +21,10 @@ from lipformer.telemetry.constants import LocalConstants, inversion_statistics, 
 from lipformer.telemetry.layers import Passage, pass_through, range_statistics
 from lipformer.telemetry.optimisation import TOTAL, UpdateWatch
 from lipformer.telemetry.probe import probe_batch
+from lipformer.training.callbacks.progress import last_step
 from lipformer.training.module import LanguageModule
+
+log = logging.getLogger(__name__)
 
 BRANCH = ".branch"
 
@@ -30,9 +35,10 @@ class StabilityMonitor(Callback):
     Gradients, parameters and updates are those of the training step; ranges, attention and constants are measured on
     the *probe*, a few sentences of valid that stay the same, in eval mode and uncompiled. Weights, random states and
     compiled code are left as they are, so that a run ends the same with and without it. On the first rank alone; what
-    it measures needs no other rank.
+    it measures needs no other rank. The probe is computed in the precision of the weights, without autocast.
 
-    The first step and the last are measured whatever the periods.
+    Step 1 and the last step are measured whatever the periods. A kind of measurement that fails, as on a part of a
+    user's own that has no second derivative, is given up with a warning; it never ends the training.
 
     Args:
         every_n_steps: optimizer steps between two rows of what is cheap.
@@ -60,8 +66,7 @@ class StabilityMonitor(Callback):
         self._probe: Int[Tensor, "B N"] | None = None
         self._updates: UpdateWatch | None = None
         self._constants: LocalConstants | None = None
-        self._certificate: Certificate | None = None
-        self._dear_at = -1
+        self._given_up: set[str] = set()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Choose the probe."""
@@ -77,67 +82,82 @@ class StabilityMonitor(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         """Look at the gradients before they are clipped."""
-        if self._updates is not None and _due(trainer.global_step + 1, self._every):
+        if self._updates is not None and self._due(trainer, trainer.global_step + 1, self._every):
             started = time.perf_counter()
-            self._updates.before()
+            self._try("sizes of updates", self._updates.before)
             self.seconds += time.perf_counter() - started
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
         """Measure and log what is due after this step."""
-        cheap, dear = (_due(trainer.global_step, period) for period in (self._every, self._dear_every))
-        if cheap or dear:
-            self._measure(trainer, cast(LanguageModule, pl_module), cheap, dear)
+        cheap, dear = (self._due(trainer, trainer.global_step, period) for period in (self._every, self._dear_every))
+        if (cheap or dear) and self._probe is not None:
+            started = time.perf_counter()
+            self._measure(trainer, cast(LanguageModule, pl_module), self._probe, cheap, dear)
+            self.seconds += time.perf_counter() - started
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Measure the final weights, and leave their certificate in the run folder."""
-        if self._dear_at != trainer.global_step and trainer.global_step > 0:
-            self._measure(trainer, cast(LanguageModule, pl_module), True, True)
-        if self._certificate is not None:
-            file = Path(trainer.default_root_dir) / "certificate.json"
-            file.write_text(json.dumps(self._certificate.to_plain(), indent=2) + "\n", encoding="utf-8")
+    def _due(self, trainer: pl.Trainer, step: int, period: int) -> bool:
+        return step == 1 or step % period == 0 or step == last_step(trainer)
 
-    def _measure(self, trainer: pl.Trainer, module: LanguageModule, cheap: bool, dear: bool) -> None:
-        if self._probe is None or self._updates is None or self._constants is None:
-            return
-        started = time.perf_counter()
-        found: dict[str, Tensor | float] = dict(self._updates.after())
-        with torch.no_grad(), eval_mode(module.model):
-            passed = pass_through(module.model, self._probe)
-            if cheap:
-                found.update(range_statistics(passed))
-                found.update(_attention(passed))
-            if dear:
-                self._dear_at = trainer.global_step
-                for name, passage in passed.items():
-                    if name.endswith(BRANCH):
-                        norms = weight_norms(passage.module)
-                        found.update({f"{name}/{quantity}": value for quantity, value in norms.items()})
-                constants = self._constants.measure(passed)
-                found.update({f"{name}/local_lipschitz": value for name, value in constants.items()})
-                found.update(inversion_statistics(module.model, passed))
+    def _measure(
+        self, trainer: pl.Trainer, module: LanguageModule, probe: Int[Tensor, "B N"], cheap: bool, dear: bool
+    ) -> None:
+        assert self._updates is not None
+        assert self._constants is not None
+        model, constants = module.model, self._constants
+        found: dict[str, Tensor | float] = dict(self._try("sizes of updates", self._updates.after))
+        with torch.no_grad(), eval_mode(model):
+            passed = self._try("passes of the probe", lambda: pass_through(model, probe))
+            if cheap and passed:
+                found.update(self._try("ranges", lambda: range_statistics(passed)))
+                found.update(self._try("attention", lambda: _attention(passed)))
+            if dear and passed:
+                found.update(self._try("norms of weights", lambda: _norms(passed)))
+                found.update(self._try("local Lipschitz constants", lambda: _constants(constants, probe[:1])))
+                found.update(self._try("inverses", lambda: inversion_statistics(model, passed)))
         metrics = {f"stability/{name}": value for name, value in _to_floats(found).items()}
         if dear:
-            metrics |= self._certify(module)
+            folder = Path(trainer.default_root_dir)
+            metrics |= self._try("certificates", lambda: _certify(module, self._p, folder))
         metrics |= {"train/tokens": float(module.tokens_seen), "epoch": trainer.current_epoch}
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.global_step - 1)  # numbered as Lightning numbers a step's own row
             logger.save()
         self.latest.update(metrics)
-        self.seconds += time.perf_counter() - started
 
-    def _certify(self, module: LanguageModule) -> dict[str, float]:
-        self._certificate = certify(module.model, self._p)
-        name = str(self._certificate.p)
-        bounds = {f"certificate/{row.name}/{name}": row.bound for row in self._certificate.rows}
-        totals = {"trunk": self._certificate.trunk, "logits": self._certificate.logits}
-        return bounds | {f"certificate/{part}/{name}": bound for part, bound in totals.items()}
+    def _try(self, what: str, measure: Callable[[], Mapping[str, Any] | None]) -> Mapping[str, Any]:
+        if what in self._given_up:
+            return {}
+        try:
+            return measure() or {}
+        except Exception as error:  # of whatever a user's own part raises
+            self._given_up.add(what)
+            reason = (str(error).splitlines() or [""])[0]
+            log.warning("stability: %s are not measured any more: %s: %s", what, type(error).__name__, reason)
+            return {}
 
 
-def _due(step: int, period: int) -> bool:
-    return step == 1 or step % period == 0
+def _norms(passed: Mapping[str, Passage]) -> dict[str, Tensor]:
+    branches = {name: passage.module for name, passage in passed.items() if name.endswith(BRANCH)}
+    return {
+        f"{name}/{norm}": value for name, branch in branches.items() for norm, value in weight_norms(branch).items()
+    }
 
 
-def _attention(passed: dict[str, Passage]) -> dict[str, Tensor]:
+def _constants(constants: LocalConstants, ids: Int[Tensor, "B N"]) -> dict[str, Tensor]:
+    return {f"{name}/local_lipschitz": value for name, value in constants.measure(ids).items()}
+
+
+def _certify(module: LanguageModule, p: Norm, folder: Path) -> dict[str, float]:
+    """Certify the model, and leave its latest certificate in the run folder."""
+    certificate = certify(module.model, p)
+    file = folder / "certificate.json"
+    file.write_text(json.dumps(certificate.to_plain(), indent=2) + "\n", encoding="utf-8")
+    bounds = {row.name: row.bound for row in certificate.rows}
+    totals = {"trunk": certificate.trunk, "logits": certificate.logits}
+    return {f"certificate/{name}/{certificate.p}": bound for name, bound in {**bounds, **totals}.items()}
+
+
+def _attention(passed: Mapping[str, Passage]) -> dict[str, Tensor]:
     """Statistics of each layer, and over the layers the mean share of entropy and the lowest."""
     found, shares = {}, []
     for name, passage in passed.items():
