@@ -2,8 +2,8 @@
 
     python bench/telemetry.py [key=value ...]       # keys as of train.py; PAIRS=3 STEPS=500 in the environment
 
-Prints the seconds of processor time of each training (one thread, validation left out of neither), the ratio of each
-pair, and their median. Processor time, since other work on the machine lengthens wall time.
+Prints the seconds of processor time of each training (one thread, with its one validation), the ratio of each pair, and
+their median. Processor time, since other work on the machine lengthens wall time.
 """
 
 import os
