@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from lipformer.config import EvaluateConfig
 from lipformer.errors import LipformerError, UsageError
-from lipformer.training.wandb_run import TOKENS, first_line, has_credentials, no_reports_to_wandb
+from lipformer.training.wandb_mode import first_line, has_credentials, no_reports_to_wandb
+from lipformer.training.wandb_run import TOKENS
 
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Section, Workspace
