@@ -4,7 +4,9 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from lipformer.figures.style import BLUE, GREY, VERMILION
+import numpy as np
+
+from lipformer.figures.style import BLUE, GREY, PAGE, VERMILION, log_ticks, paper_style, save
 
 
 def certified_share(
@@ -35,24 +37,23 @@ def certified_share(
     """
     from matplotlib.figure import Figure  # heavy, and needed by nobody who only trains
 
-    figure = Figure(figsize=(6.4, 4.0), layout="constrained")
-    axes = figure.add_subplot()
-    axes.fill_between(radii, certified, resisting, step="post", color=GREY, alpha=0.12, linewidth=0)
-    axes.plot(radii, certified, color=BLUE, linewidth=1.8, label="certified")
-    axes.step(
-        radii, resisting, where="post", color=VERMILION, linestyle="--", linewidth=1.8, label="not changed by an attack"
-    )
-    axes.axvline(closest, color=GREY, linestyle=":", linewidth=1.2, label="distance of the two closest characters")
-    axes.set_xscale("log")
-    axes.set_ylim(-0.02, 1.02)
-    axes.set_xlabel(movement)
-    axes.set_ylabel("share of predictions that stay")
-    axes.set_title(textwrap.fill(title, 90), fontsize=9)
-    axes.grid(True, color=GREY, alpha=0.2, linewidth=0.6)
-    if not any(certified):
-        axes.annotate("no finite certificate: every certified radius is 0", (0.02, 0.04), xycoords="axes fraction")
-    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-    written = [file.with_suffix(suffix) for suffix in (".png", ".pdf")]
-    for path in written:
-        figure.savefig(path, dpi=200, metadata={"CreationDate": None} if path.suffix == ".pdf" else None)
-    return written
+    with paper_style():
+        figure = Figure(figsize=(PAGE, 3.2), layout="constrained")
+        axes = figure.add_subplot()
+        x, low, high = np.repeat(radii, 2)[1:], np.repeat(certified, 2)[1:], np.repeat(resisting, 2)[:-1]
+        axes.fill_between(x, low, high, color=GREY, alpha=0.12, linewidth=0)  # up to the corners of the steps
+        axes.plot(radii, certified, color=BLUE, label="certified")
+        axes.step(
+            radii, resisting, where="post", color=VERMILION, linestyle=(0, (5, 1.6)), label="not changed by an attack"
+        )
+        axes.axvline(closest, color=GREY, linestyle=":", label="distance of the two closest characters")
+        axes.set_xscale("log")
+        log_ticks(axes.xaxis, radii[0], radii[-1])
+        axes.set_ylim(-0.02, 1.02)
+        axes.set_xlabel(movement)
+        axes.set_ylabel("share of predictions that stay")
+        axes.set_title(textwrap.fill(title, 110))
+        if not any(certified):
+            axes.annotate("no finite certificate: every certified radius is 0", (0.02, 0.04), xycoords="axes fraction")
+        figure.legend(loc="outside lower center", ncols=3)
+        return save(figure, file)
