@@ -17,7 +17,9 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from lipformer.figures import certified_share, compare_runs, draw_run
-from lipformer.figures.axes import horizontal_axis
+from lipformer.figures.axes import Horizontal, horizontal_axis
+from lipformer.figures.lines import INFINITY
+from lipformer.figures.panels import trunk_of_a_run
 from lipformer.figures.style import (
     COLUMN,
     LOOKS,
@@ -139,6 +141,15 @@ def compared(tmp_path_factory):
     return folder, compare_runs(runs, folder)
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shared")
+    radii, title = [1e-3, 1e-2, 1e-1], "of a corpus " * 12
+    return folder, certified_share(
+        radii, [1, 0.5, 0], [1, 1, 0.5], closest=0.5, title=title, movement="m", file=folder / "share.png"
+    )
+
+
 def test_a_run_is_drawn_for_a_column_and_for_a_page(drawn):
     folder, written = drawn
     assert [file.name for file in written] == ["learning.png", "learning.pdf", "stability.png", "stability.pdf"]
@@ -158,8 +169,8 @@ def test_runs_are_drawn_for_a_page(compared):
     assert all(width == pytest.approx(PAGE, abs=0.01) for width, _ in sizes(folder).values())
 
 
-def test_fonts_are_embedded_as_truetype(drawn, compared, tmp_path):
-    for file in [*drawn[1], *compared[1]]:
+def test_fonts_are_embedded_as_truetype(drawn, compared, shared, tmp_path):
+    for file in [*drawn[1], *compared[1], *shared[1]]:
         if file.suffix == ".pdf":
             page = file.read_bytes()
             assert b"/Type3" not in page
@@ -286,6 +297,29 @@ def test_a_run_of_one_row(figures, tmp_path):
     assert stems(compare_runs([run, run], tmp_path)) == {"learning", "stability", "layers"}
 
 
+@pytest.mark.parametrize("place", [0, 1], ids=["begin", "end"])
+@pytest.mark.parametrize("value", [1e-3, 1.0, 3.2, 8.5, 42.0, 9.5e4, 1e240])
+def test_one_constant_below_infinity_has_ticks_around_it(value, place):
+    tokens = np.array([1e3 * place])
+    trunk = {"measured": Series(tokens, tokens, np.array([value])), "2": Series(tokens, tokens, np.array([math.inf]))}
+    axes = Figure(layout="constrained").add_subplot()
+    trunk_of_a_run(axes, trunk, Horizontal("tokens", 1.0, True, 1e3))
+    low, high = axes.get_ylim()
+    ticks = [tick for tick in axes.yaxis.get_majorticklocs() if low <= tick <= high]
+    assert 3 <= len(ticks) <= 6
+    assert ticks[0] < 1.1 * value
+    assert ticks[-1] > 0.9 * value
+
+    def height(y):
+        return axes.transAxes.inverted().transform(axes.transData.transform((0.0, y)))[1]
+
+    assert 0.3 < height(value) < 0.6
+    assert max(map(height, ticks)) < INFINITY - 0.06
+    texts = {text.get_text(): text for text in axes.texts}
+    assert texts.keys() == {power(value), "∞"}
+    assert texts[power(value)].get_horizontalalignment() == ("right" if place else "left"), "inside of the panel"
+
+
 def test_the_axis_is_in_tokens_where_every_run_says_them():
     axis = horizontal_axis([record(tokens=950, rows=30), record(tokens=100, rows=60)])
     assert (axis.label, axis.unit, axis.end) == ("tokens seen (thousands)", 1e3, 1425.0)
@@ -384,13 +418,10 @@ def test_panels_do_not_overlap(figures, tmp_path):
                 assert inner < 0.02 * min(a.width * a.height, b.width * b.height)
 
 
-def test_certified_share_is_drawn_as_before(tmp_path):
-    radii = [1e-3, 1e-2, 1e-1]
-    written = certified_share(
-        radii, [1, 0.5, 0], [1, 1, 0.5], closest=0.5, title="t", movement="m", file=tmp_path / "share.png"
-    )
+def test_the_certified_share_is_drawn_for_a_page(shared):
+    folder, written = shared
     assert [file.name for file in written] == ["share.png", "share.pdf"]
-    assert sizes(tmp_path)["share"] == (6.4, 4.0)
+    assert sizes(folder)["share"][0] == pytest.approx(PAGE, abs=0.01)
     assert re.match(rb"%PDF", written[1].read_bytes())
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 LOG_FROM = 20.0
 """Ratio of the largest to the smallest value from which an axis is logarithmic."""
+LEAST_SPAN = 4.0
+"""Ratio of the ends of an axis that is always logarithmic, at the least: has three ticks wherever it lies."""
 
 ABOVE: dict[str, Any] = {
     "loc": "lower right",
@@ -64,16 +66,30 @@ def horizontal_axis(records: Sequence[RunRecord]) -> Horizontal:
 
 
 def scale(axes: "Axes", values: Sequence[np.ndarray], always_log: bool = False) -> None:
-    """Make the vertical axis logarithmic where the values span much of it."""
+    """Make the vertical axis logarithmic where the values span much of it.
+
+    Args:
+        axes: in which they are drawn.
+        values: of the lines.
+        always_log: however little they span; infinities among them are then drawn along the upper edge.
+    """
     every = np.concatenate(values or [np.ones(1)])
     known = every[np.isfinite(finite(every))]
     positive = known[known > 0]
-    if len(positive) and (always_log or positive.max() > LOG_FROM * positive.min()):
-        axes.set_yscale("log")
-        log_ticks(axes.yaxis, positive.min(), positive.max())
-        if always_log and infinite(every).any():  # they are drawn along the upper edge, well above all others
-            low, high = axes.get_ylim()
-            axes.set_ylim(low, high * (high / low) ** 0.12)
+    if not len(positive):
+        return
+    low, high = float(positive.min()), float(positive.max())
+    if not always_log and high <= LOG_FROM * low:
+        return
+    axes.set_yscale("log")
+    if always_log and high < LEAST_SPAN * low:
+        middle = math.sqrt(low) * math.sqrt(high)
+        low, high = middle / math.sqrt(LEAST_SPAN), middle * math.sqrt(LEAST_SPAN)
+        axes.set_ylim(low, high)
+    log_ticks(axes.yaxis, low, high)
+    if always_log and infinite(every).any():  # well above all other values, and above the ticks
+        low, high = axes.get_ylim()
+        axes.set_ylim(low, high * (high / low) ** 0.12)
 
 
 def color_limits(values: Iterable[np.ndarray]) -> tuple[float, float]:

@@ -7,7 +7,7 @@ import numpy as np
 
 from lipformer.figures.axes import Horizontal
 from lipformer.figures.quantities import finite, infinite
-from lipformer.figures.style import Look, looks
+from lipformer.figures.style import Look, looks, power
 from lipformer.run_record import Series
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 MARKS = 10
 """Markers on a line: enough to tell it from others, few enough to see it."""
+INFINITY = 0.97
+"""Where it lies, as a share of the height: above all else, and a marker there does not touch the legend above."""
 
 
 def draw_lines(axes: "Axes", lines: Sequence[Series | None], horizontal: Horizontal) -> None:
@@ -57,13 +59,13 @@ def draw_infinities(
     turn: float = 0.0,
     linewidth: float = 0.9,
 ) -> None:
-    """Draw along the upper edge, which is marked as such, where a series is infinite."""
+    """Draw along the upper edge, where ``∞`` stands beside it, where a series is infinite."""
     where = infinite(series.values)
     if where.any():
         every = max(1, len(where) // MARKS)
         axes.plot(
             horizontal.of(series),
-            np.where(where, 1.0, np.nan),
+            np.where(where, INFINITY, np.nan),
             transform=axes.get_xaxis_transform(),
             clip_on=False,
             color=look.color,
@@ -73,4 +75,13 @@ def draw_infinities(
             linewidth=linewidth,
             scaley=False,
         )
-        axes.annotate("∞", (1.0, 1.0), (2, 0), xycoords="axes fraction", textcoords="offset points", va="center")
+        axes.annotate("∞", (1.0, INFINITY), (2, 0), xycoords="axes fraction", textcoords="offset points", va="center")
+
+
+def say_lone_value(axes: "Axes", series: Series, horizontal: Horizontal) -> None:
+    """Write the value beside a series of a single row: no other shows where between the ticks it lies."""
+    value = finite(series.values)
+    if len(value) == 1 and np.isfinite(value[0]):
+        place = float(horizontal.of(series)[0])
+        offset, side = ((-4, 0), "right") if place > horizontal.end / 2 else ((4, 0), "left")
+        axes.annotate(power(value[0]), (place, value[0]), offset, textcoords="offset points", ha=side, va="center")

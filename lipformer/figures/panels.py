@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lipformer.figures.axes import ABOVE, Horizontal, few, legend_above, scale
-from lipformer.figures.lines import draw_infinities, draw_line
+from lipformer.figures.lines import draw_infinities, draw_line, say_lone_value
 from lipformer.figures.quantities import GRADIENT, LIPSCHITZ, UPDATE, finite
 from lipformer.figures.style import BLUE, GREY, VERMILION, depth_colors, looks
 from lipformer.run_record import Series
@@ -65,6 +65,7 @@ def trunk_of_a_run(axes: "Axes", trunk: dict[str, Series], horizontal: Horizonta
     for (name, series), look in zip(trunk.items(), looks(len(trunk)), strict=True):
         draw_line(axes, series, horizontal, look, label=name if name == "measured" else f"certificate ({name})")
         draw_infinities(axes, series, horizontal, look)
+        say_lone_value(axes, series, horizontal)
     if len(bounds) == 1 and "measured" in trunk:  # the truth lies between
         low, high = trunk["measured"], trunk[bounds[0]]
         _, one, other = np.intersect1d(low.steps, high.steps, return_indices=True)
