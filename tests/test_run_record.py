@@ -9,7 +9,7 @@ import pytest
 
 from lipformer.errors import UsageError
 from lipformer.run_folder import Outcome
-from lipformer.run_record import config_differences, find_runs, layer_series, name_runs, read_record
+from lipformer.run_record import find_runs, layer_series, name_runs, read_record
 
 
 def make(folder: Path, csv: str = "epoch,step,train/tokens\n0,1,20.0\n", config: str = "name: run\n") -> Path:
@@ -106,26 +106,6 @@ def test_finds_only_run_folders_sorted(tmp_path):
     assert find_runs(f"{tmp_path}/**") == [runs[1], runs[0], runs[2]]
     with pytest.raises(UsageError, match=r"runs=.*no_\*: no run folder there"):
         find_runs(f"{tmp_path}/no_*")
-
-
-def test_differences_of_configurations(tmp_path):
-    first = "lr: 0.1\nseed: 0\nattention: {kind: l2, locality: null}\noptimizer: {lr: 0.1, betas: [0.9, 0.98]}\n"
-    second = "lr: 0.2\nseed: 0\nattention: {kind: dot}\noptimizer: {lr: 0.2, betas: [0.9, 0.99]}\ncompile: true\n"
-    records = [read_record(make(tmp_path / str(i), config=text)) for i, text in enumerate((first, second))]
-    assert config_differences(records) == {
-        "lr": ["0.1", "0.2"],
-        "attention.kind": ["l2", "dot"],
-        "attention.locality": ["null", ""],
-        "optimizer.betas": ["[0.9, 0.98]", "[0.9, 0.99]"],
-        "compile": ["", "true"],
-    }
-    assert config_differences(records[:1]) == {}
-
-
-def test_a_key_that_differs_otherwise_than_its_namesake_is_told(tmp_path):
-    first, second, third = "lr: 1\no: {lr: 1}\n", "lr: 2\no: {lr: 1}\n", "lr: 2\no: {lr: 3}\n"
-    records = [read_record(make(tmp_path / str(i), config=text)) for i, text in enumerate((first, second, third))]
-    assert config_differences(records) == {"lr": ["1", "2", "2"], "o.lr": ["1", "1", "3"]}
 
 
 def test_layers_come_in_the_order_of_the_model(tmp_path):

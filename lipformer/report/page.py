@@ -20,7 +20,8 @@ from lipformer.report.charts import draw_charts, empty_chart, extent
 from lipformer.report.heat_maps import draw_heat_maps, empty_heat_map
 from lipformer.report.style import run_style
 from lipformer.report.tables import NO_STATUS, certificate_table, facts, runs_table, short
-from lipformer.run_record import RunRecord, config_differences, flat_config, name_runs
+from lipformer.run_differences import config_differences, flat_config
+from lipformer.run_record import RunRecord, name_runs
 
 FILES = (
     "metrics.csv",

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from lipformer.report.charts import trunk_certificate
-from lipformer.run_record import RunRecord, config_differences, layer_series
+from lipformer.run_differences import config_differences
+from lipformer.run_record import RunRecord, layer_series
 
 MISSING = "–"
 KEYS = 6

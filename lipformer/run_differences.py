@@ -1,0 +1,50 @@
+"""In what the configurations of runs differ."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from lipformer.run_record import RunRecord
+
+
+def config_differences(records: Sequence[RunRecord]) -> dict[str, list[str]]:
+    """Return the keys of the configurations that differ, flat, with a value for each run.
+
+    A value is spelled as in YAML; ``""`` where the run lacks the key. Keys of the root stand first, then what was
+    chosen of each group, then its options. A key that only repeats one of the root, as ``optimizer.lr`` repeats ``lr``,
+    is left out.
+    """
+    flat = [flat_config(record.config) for record in records]
+    keys = sorted(dict.fromkeys(key for config in flat for key in config), key=_rank)
+    rows = {key: [config.get(key, "") for config in flat] for key in keys}
+    differing = {key: row for key, row in rows.items() if len(set(row)) > 1}
+    return {
+        key: row for key, row in differing.items() if "." not in key or differing.get(key.rpartition(".")[2]) != row
+    }
+
+
+def _rank(key: str) -> int:
+    return 0 if "." not in key else 1 if key.endswith("._target_") else 2
+
+
+def flat_config(config: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return the values of a configuration under dotted keys, spelled as in YAML."""
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, dict) and value:
+            flat |= flat_config(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = spell(value)
+    return flat
+
+
+def spell(value: Any) -> str:
+    """Spell a plain value as YAML does."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return str(value).lower()
+        case list():
+            return f"[{', '.join(spell(item) for item in value)}]"
+        case _:
+            return str(value)
