@@ -7,22 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lipformer.palette import OKABE_ITO
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMN, PAGE = 3.3, 6.75
 """Widths in inches: of a column of a page with two, and of that page."""
 
-BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#000000",
-)
-"""Okabe and Ito's colours (2008), told apart by colour-blind readers; their yellow is too light for a line."""
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = OKABE_ITO
 GREY = "#666666"
 
 PNG_DPI = 200

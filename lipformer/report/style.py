@@ -25,19 +25,12 @@ from bokeh.models import (
     WheelZoomTool,
 )
 
-COLOURS = (
-    ("#0072B2", "#4FB0E8"),
-    ("#D55E00", "#F0803C"),
-    ("#009E73", "#2FC49A"),
-    ("#CC79A7", "#DE9BC1"),
-    ("#E69F00", "#F2B632"),
-    ("#56B4E9", "#8ACBF2"),
-    ("#000000", "#EDEDED"),
-)
-"""Okabe and Ito's, told apart by colour-blind readers, without the yellow that white swallows; each for light and dark.
+from lipformer.palette import OKABE_ITO
 
-Those for dark are lightened, so that they keep a contrast of 3 to the page.
-"""
+LIGHTENED = ("#4FB0E8", "#F0803C", "#2FC49A", "#DE9BC1", "#F2B632", "#8ACBF2", "#EDEDED")
+"""The palette for a dark page: lightened, so that each keeps a contrast of 3 to it."""
+COLOURS = tuple(zip(OKABE_ITO, LIGHTENED, strict=True))
+"""Of the runs, each for a light page and a dark one."""
 DASHES = ((), (7, 3), (2, 2), (8, 3, 2, 3), (12, 4))
 """As many as share no factor with the colours: 35 runs look different."""
 FONT = "system-ui, sans-serif"
