@@ -319,6 +319,7 @@ def test_a_page_of_two_noisy_runs_is_below_two_megabytes(tmp_path):
     assert "A column stands for several steps and shows their smallest value" in words
 
 
+@pytest.mark.slow  # quick: test_a_page_of_two_noisy_runs_is_below_two_megabytes
 def test_a_page_of_a_hundred_noisy_runs_is_below_ten_megabytes(tmp_path):
     record = noisy(read_record(write_run(tmp_path / "run", steps=1000)), 1000)
     records = [dataclasses.replace(record, folder=tmp_path / f"{number}") for number in range(100)]

@@ -5,7 +5,6 @@ import shlex
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 from programs import start_train, write_text
@@ -46,7 +45,9 @@ def lines_of(caplog):
     return [r.getMessage() for r in caplog.records if r.name.startswith("lipformer")]
 
 
-@pytest.mark.parametrize("fault", [SILENCE, BROKEN, REFUSED])
+@pytest.mark.parametrize(
+    "fault", [BROKEN, pytest.param(SILENCE, marks=pytest.mark.slow), pytest.param(REFUSED, marks=pytest.mark.slow)]
+)
 def test_a_server_that_does_not_take_the_run(tmp_path, server, caplog, fault):
     server.faults["*"] = fault
     with caplog.at_level(logging.INFO):
@@ -62,8 +63,17 @@ def test_a_server_that_does_not_take_the_run(tmp_path, server, caplog, fault):
     assert server.exit_codes == {run.id: 0}
 
 
-@pytest.mark.parametrize("fault", [SILENCE, BROKEN, REFUSED])
-@pytest.mark.parametrize("of", ["*", FILE_STREAM])
+@pytest.mark.parametrize(
+    ("of", "fault"),
+    [
+        ("*", BROKEN),
+        (FILE_STREAM, REFUSED),
+        pytest.param("*", SILENCE, marks=pytest.mark.slow),
+        pytest.param("*", REFUSED, marks=pytest.mark.slow),
+        pytest.param(FILE_STREAM, SILENCE, marks=pytest.mark.slow),
+        pytest.param(FILE_STREAM, BROKEN, marks=pytest.mark.slow),
+    ],
+)
 def test_a_server_that_fails_in_the_middle(tmp_path, server, caplog, monkeypatch, of, fault):
     monkeypatch.setattr("wandb.Api._HTTP_TIMEOUT", 1)  # seconds; a table asks the server who we are
     with caplog.at_level(logging.INFO):
@@ -121,9 +131,7 @@ def test_a_server_that_cannot_be_reached(tmp_path):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{closed.getsockname()[1]}"
-    began = time.monotonic()
     output = trained(tmp_path, address)
-    assert time.monotonic() - began < 120
     assert output.count("wandb: offline, as the server did not take the run") == 1
     (run,) = read_runs(tmp_path / "run")
     assert run.exit_code == 0
