@@ -355,7 +355,7 @@ def test_table_of_runs(pair):
     _, _, folders = pair
     columns = {column.title: column for column in runs_table([read_record(folder) for folder in folders], ["a", "b"])}
     assert list(columns) == [
-        "run", "status", "lr", "attention", "nats", "bits", "steps", "tokens/s", "entropy", "certificate", "gradient",
+        "run", "status", "nats", "bits", "entropy", "certificate", "gradient", "steps", "tokens/s", "lr", "attention",
     ]  # fmt: skip
     assert [cell.text for cell in columns["attention"].cells] == ["TiedL2Attention", "DotProductAttention"]
     assert columns["lr"].numeric

@@ -111,23 +111,23 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
 def runs_table(records: Sequence[RunRecord], names: Sequence[str]) -> list[Column]:
     """Lay the runs beside each other, a row each."""
     nats = [best_nats(record) for record in records]
-    columns = [
+    differing = list(config_differences(records).items())[:KEYS]
+    return [
         Column("run", [Cell(name) for name in names]),
         Column("status", [Cell(record.status) for record in records]),
-    ]
-    for key, values in list(config_differences(records).items())[:KEYS]:
-        columns.append(Column(key.removesuffix("._target_"), [_value(key, value) for value in values], key))
-    return [
-        *columns,
         Column("nats", [fixed(value) for value in nats], "best nats per character on valid"),
         Column("bits", [fixed(None if v is None else v / math.log(2)) for v in nats], "the same in bits"),
-        Column("steps", [whole(_steps(record)) for record in records]),
-        Column("tokens/s", [whole(record.figures.get("tokens_per_second")) for record in records]),
         Column("entropy", [short(_last_entropy(record)) for record in records], "share of the largest, at the end"),
         Column(
             "certificate", [short(_trunk(record)) for record in records], "Lipschitz constant of the trunk, at most"
         ),
         Column("gradient", [short(_largest_gradient(record)) for record in records], "largest norm, before clipping"),
+        Column("steps", [whole(_steps(record)) for record in records]),
+        Column("tokens/s", [whole(record.figures.get("tokens_per_second")) for record in records]),
+        *(
+            Column(key.removesuffix("._target_"), [_value(key, value) for value in values], key)
+            for key, values in differing
+        ),
     ]
 
 
