@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -50,24 +51,24 @@ def _train(config: DictConfig, folder: Path) -> float | None:
         # Each rank would start the whole sweep again beside this one.
         raise UsageError(f"trainer.devices={devices} does not go with -m: sweep with trainer.devices=1")
     claim_folder(folder)
-    report = False
-    try:
-        with recorded(folder, "train") as outcome:
-            if settings is None:
-                from lipformer.training.resume import resumed_config
+    plain: dict[str, Any] = {}
 
-                config = resumed_config(config, HydraConfig.get())
-                settings = validate(config)
-            from lipformer.training.run import run_training
-
-            plain = to_plain(config)
-            report = plain["trainer"]["report"]
-            return run_training(settings, plain, folder, outcome)
-    finally:
-        if report:  # by now the folder says how the run ended
+    def report() -> None:
+        if plain and plain["trainer"]["report"]:
             from lipformer.training.publish import publish_report
 
             publish_report(folder)
+
+    with recorded(folder, "train", report) as outcome:
+        if settings is None:
+            from lipformer.training.resume import resumed_config
+
+            config = resumed_config(config, HydraConfig.get())
+            settings = validate(config)
+        from lipformer.training.run import run_training
+
+        plain.update(to_plain(config))
+        return run_training(settings, plain, folder, outcome)
 
 
 def _evaluate(config: DictConfig, folder: Path) -> float | None:

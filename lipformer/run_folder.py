@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -116,8 +116,10 @@ def sigterm_handler(handler: Any) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def recorded(folder: Path, name: str) -> Iterator[Outcome]:
+def recorded(folder: Path, name: str, closed: Callable[[], None] | None = None) -> Iterator[Outcome]:
     """Log the job into ``<folder>/<name>.log``, its traceback too, and close the folder with ``status.json``.
+
+    What is to be made of the closed folder, `closed` makes; interrupted in it, a job that had finished has not.
 
     Everything logged goes to the file; lipformer's own lines go to the terminal as well. SIGTERM ends the job by an
     exception, so that the folder is closed then too.
@@ -133,6 +135,7 @@ def recorded(folder: Path, name: str) -> Iterator[Outcome]:
     root.handlers[:] = [file, terminal]
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
+    raising, logging.raiseExceptions = logging.raiseExceptions, False  # a closed pipe costs lines, not the job
     outcome = Outcome()
     try:
         with sigterm_handler(_terminate):
@@ -142,8 +145,19 @@ def recorded(folder: Path, name: str) -> Iterator[Outcome]:
         log.error("the run ended as %s", outcome.status, exc_info=True)
         raise
     finally:
-        if rank == 0:
-            outcome.write(folder)
-        logging.captureWarnings(False)
-        root.handlers[:], root.level = before
-        file.close()
+        try:
+            if rank == 0:
+                outcome.write(folder)
+                if closed is not None:
+                    closed()
+        except KeyboardInterrupt as error:
+            log.warning("interrupted while the report was made: %s", folder)
+            if outcome.status == "finished":
+                outcome.end_by(error)
+                outcome.write(folder)
+                raise
+        finally:
+            logging.captureWarnings(False)
+            logging.raiseExceptions = raising
+            root.handlers[:], root.level = before
+            file.close()

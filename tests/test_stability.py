@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import signal
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from lipformer.telemetry.layers import pass_through
 from lipformer.telemetry.probe import probe_batch
 from lipformer.training.build import build_callbacks, build_corpus
 from lipformer.training.callbacks.divergence import DivergenceGuard
+from lipformer.training.callbacks.samples import Samples
 from lipformer.training.callbacks.stability import StabilityMonitor
 from lipformer.training.module import LanguageModule
 
@@ -333,7 +335,8 @@ def test_pictures_that_fail_do_not_fail_the_run(tmp_path, monkeypatch, capsys):
     text = write_text(tmp_path / "text.txt")
     assert train(monkeypatch, f"data.train={text}", "trainer.report=true", f"hydra.run.dir={tmp_path / 'run'}") == 0
     shown = capsys.readouterr().out
-    assert "the figures could not be drawn: ImportError: no such library" in shown
+    assert "the report could not be written (ImportError: no such library)" in shown
+    assert "the figures could not be drawn (ImportError: no such library)" in shown
 
 
 @pytest.mark.parametrize(
@@ -429,7 +432,44 @@ def test_altered_callbacks_of_a_checkpoint_are_refused(callbacks, watched, tmp_p
     assert "callbacks" in error
 
 
+@pytest.mark.parametrize("options", [{"sentences": "x"}, {"sentences": -1}, {"temperature": "x"}, {"max_chars": -3}])
+def test_samples_check_their_options(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        Samples(**({"sentences": 1, "temperature": 1.0, "max_chars": 9} | options))
+
+
+def test_an_interrupt_after_the_last_step_is_passed_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(Samples, "_write", lambda *a: signal.raise_signal(signal.SIGINT))
+    folder, text = tmp_path / "run", write_text(tmp_path / "text.txt")
+    assert train(monkeypatch, *WATCHED, f"data.train={text}", f"hydra.run.dir={folder}") == 130
+    assert json.loads((folder / "status.json").read_text())["status"] == "interrupted"
+
+
+@pytest.mark.parametrize(("nats", "status", "code"), [(20, "interrupted", 130), (0.01, "diverged", 3)])
+@pytest.mark.parametrize("what", ["lipformer.figures.draw_run", "lipformer.report.write_report"])
+def test_an_interrupt_in_the_pictures_hides_no_divergence(what, nats, status, code, tmp_path, monkeypatch):
+    def interrupt(*arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(what, interrupt)
+    folder, text = tmp_path / "run", write_text(tmp_path / "text.txt")
+    guard = (f"callbacks.divergence_guard.loss_above={nats}", "callbacks.divergence_guard.patience=1")
+    options = (f"data.train={text}", "trainer.report=true", f"hydra.run.dir={folder}")
+    assert train(monkeypatch, *guard, *options) == code
+    assert json.loads((folder / "status.json").read_text())["status"] == status
+
+
+def test_a_pipe_that_nobody_reads_costs_nothing(tmp_path):
+    folder, text = tmp_path / "run", write_text(tmp_path / "text.txt")
+    process = start_train(f"data.train={text}", f"hydra.run.dir={folder}", folder=tmp_path)
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.wait(300)
+    assert json.loads((folder / "status.json").read_text())["status"] == "finished", errors
+    assert "Traceback" not in errors
+
+
 def test_monitor_checks_its_options():
-    for options in ({"every_n_steps": 0}, {"dear_every_n_steps": 0}, {"sentences": 0}, {"p": 3}):
+    for options in ({"every_n_steps": 0}, {"dear_every_n_steps": 0.5}, {"sentences": 0}, {"p": 3}):
         with pytest.raises(ValueError, match=next(iter(options))):
             StabilityMonitor(**({"every_n_steps": 1, "dear_every_n_steps": 1, "sentences": 1, "p": 2} | options))

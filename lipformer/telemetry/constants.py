@@ -16,7 +16,7 @@ from lipformer.functional.spectral import Norm
 from lipformer.modules.fixed_point import NotConvergedWarning
 from lipformer.telemetry.layers import TRUNK, Passage
 
-ITERATIONS = 3
+ITERATIONS = 2
 """Of an ascent to a local constant; the next one goes on from where it ended."""
 CONTRACTION_STEPS = 8
 MOST_ITERATIONS = 200

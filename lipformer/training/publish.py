@@ -21,7 +21,7 @@ def publish_figures(folder: Path, loggers: list[Logger]) -> None:
 
         log_figures(loggers, draw_run(read_record(folder), folder / "figures"))
     except Exception as error:  # whatever it is, the training itself has ended as it has
-        _warn("the figures could not be drawn", error)
+        _warn("the figures could not be drawn", error, folder)
 
 
 def publish_report(folder: Path) -> None:
@@ -34,9 +34,10 @@ def publish_report(folder: Path) -> None:
 
         write_report([read_record(folder)], folder / "report.html")
     except Exception as error:
-        _warn("the report could not be written", error)
+        _warn("the report could not be written", error, folder)
 
 
-def _warn(what: str, error: Exception) -> None:
-    log.warning("%s: %s: %s", what, type(error).__name__, (str(error).splitlines() or [""])[0])
+def _warn(what: str, error: Exception, folder: Path) -> None:
+    reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+    log.warning("%s (%s); try: python evaluate.py study=report runs=%s", what, reason, folder)
     log.info("where that came from", exc_info=error)  # into train.log; the terminal shows no traces

@@ -66,7 +66,8 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
     watching = build_callbacks(config["callbacks"])
     further = factory(config["logger"], "logger")(folder=folder, config=config)
     # The configured ones stand before those that save: what they raise keeps a bad state from being saved.
-    callbacks = [CleanStop(), *watching, best, last, *shown]
+    stop = CleanStop()
+    callbacks = [stop, *watching, best, last, *shown]
     trainer = build_trainer(options, folder, callbacks, [further] if further else [])
 
     data = CharDataModule(
@@ -104,6 +105,8 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
     with finished(further):
         try:
             _fit(trainer, module, data, resume_from)
+            if stop.asked:  # all is saved by now, but a sweep must not go on
+                raise KeyboardInterrupt
         except BaseException as error:
             ended.end_by(error)
             raise
@@ -126,9 +129,14 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
             write_metrics(folder, metrics)
             if resume_from is not None and local_rank() == 0:
                 prepend_metrics(folder, resume_from, first_step)
-            if options["report"]:
-                publish_figures(folder, trainer.loggers)
             print_summary(metrics, latest, options["progress"], ended.status)
+            if options["report"]:
+                try:
+                    publish_figures(folder, trainer.loggers)
+                except KeyboardInterrupt:
+                    if ended.status == "finished":
+                        raise
+                    log.warning("the figures were left out: interrupted")  # how the training ended stands
     if outcome.best is not None:
         log.info("best valid: %.4f nats/char, %.4f bits/char", outcome.best, bits(outcome.best))
     log.info("test it with: python evaluate.py checkpoint=%s", folder)

@@ -24,8 +24,13 @@ def print_summary(
         progress: ``trainer.progress``; with ``none`` nothing is printed.
         status: how the run ended.
     """
-    if progress != "none" and local_rank() == 0:
+    if progress == "none" or local_rank() != 0:
+        return
+    try:
         wide_console().print(summary_table(metrics, latest, status))
+    except SystemExit as leave:  # rich's answer to a pipe that nobody reads any more; the training has not failed
+        if leave.code != 1:
+            raise
 
 
 def summary_table(metrics: Mapping[str, Any], latest: Mapping[str, float], status: str | None = None) -> Table:

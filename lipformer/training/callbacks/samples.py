@@ -25,9 +25,17 @@ class Samples(Callback):
         sentences: how many.
         temperature: 0 takes the likeliest character each time.
         max_chars: of a sentence; fewer where the model reads fewer.
+
+    Raises:
+        ValueError: a number is out of its range.
     """
 
     def __init__(self, sentences: int, temperature: float, max_chars: int):
+        for name, count in {"sentences": sentences, "max_chars": max_chars}.items():
+            if not isinstance(count, int) or count < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, not {count!r}")
+        if not isinstance(temperature, int | float) or not temperature >= 0:
+            raise ValueError(f"temperature must be zero or more, not {temperature!r}")
         self._sentences, self._temperature, self._max_chars = sentences, temperature, max_chars
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -57,8 +57,8 @@ class StabilityMonitor(Callback):
     def __init__(self, every_n_steps: int, dear_every_n_steps: int, sentences: int, p: Norm | str):
         counts = {"every_n_steps": every_n_steps, "dear_every_n_steps": dear_every_n_steps, "sentences": sentences}
         for name, count in counts.items():
-            if count < 1:
-                raise ValueError(f"{name} must be at least 1, not {count}")
+            if not isinstance(count, int) or count < 1:
+                raise ValueError(f"{name} must be a whole number of at least 1, not {count!r}")
         self.latest: dict[str, float] = {}
         self.seconds = 0.0
         self._every, self._dear_every, self._sentences = every_n_steps, dear_every_n_steps, sentences
