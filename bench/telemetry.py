@@ -1,9 +1,10 @@
-"""What watching costs: the same training with callbacks=stability and callbacks=none, in alternating pairs.
+"""What watching costs: processor time of the monitor against that of the steps around it, in one and the same training.
 
-    python bench/telemetry.py [key=value ...]       # keys as of train.py; PAIRS=3 STEPS=500 in the environment
+    python bench/telemetry.py [key=value ...]    # keys as of train.py; STEPS=1500 REPEATS=3 in the environment
 
-Prints the seconds of processor time of each training (one thread, with its one validation), the ratio of each pair, and
-their median. Processor time, since other work on the machine lengthens wall time.
+Prints both and their ratio for each training (one thread, the validations counted as steps), then the median. Two
+trainings, one with and one without, differ by more than the cost on a machine with other work; within one training both
+suffer alike.
 """
 
 import os
@@ -11,6 +12,7 @@ import statistics
 import sys
 import tempfile
 import time
+from functools import wraps
 from pathlib import Path
 
 import torch
@@ -18,53 +20,65 @@ from hydra import compose, initialize_config_dir
 
 from lipformer.config import conf_dir, register, to_plain, validate
 from lipformer.run_folder import Outcome
+from lipformer.training.callbacks.stability import StabilityMonitor
 from lipformer.training.run import run_training
 
-PAIRS, STEPS = (int(os.environ.get(name, default)) for name, default in (("PAIRS", 3), ("STEPS", 500)))
+STEPS, REPEATS = (int(os.environ.get(name, default)) for name, default in (("STEPS", 1500), ("REPEATS", 3)))
 FIXED = (
     "trainer=cpu",
     "trainer.threads=1",
     f"trainer.max_steps={STEPS}",
-    f"trainer.val_every_steps={STEPS}",
     "trainer.progress=none",
     "trainer.report=false",
     "data.batch_tokens=1024",
+    "~callbacks.samples",  # once at the end, whatever the length of a training
 )
+HOOKS = ("on_before_optimizer_step", "on_train_batch_end")
 
 
-def train(callbacks: str, overrides: list[str]) -> tuple[float, float]:
-    """Return processor seconds of a training, and those that the monitor counted itself."""
+def count(seconds: list[float]) -> None:
+    """Let the monitor's hooks add their processor time to `seconds`."""
+
+    def counted(hook):
+        @wraps(hook)
+        def wrapper(*arguments):
+            started = time.process_time()
+            hook(*arguments)
+            seconds[0] += time.process_time() - started
+
+        return wrapper
+
+    for name in HOOKS:
+        setattr(StabilityMonitor, name, counted(getattr(StabilityMonitor, name)))
+
+
+def train(overrides: list[str]) -> float:
+    """Return processor seconds of a training."""
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        config = compose("train", [*FIXED, f"callbacks={callbacks}", *overrides])
-    if callbacks != "none":
-        del config.callbacks.samples  # once at the end, whatever the length of a training
+        config = compose("train", [*FIXED, *overrides])
     with tempfile.TemporaryDirectory() as folder:
         started = time.process_time()
         run_training(validate(config), to_plain(config), Path(folder), Outcome())
-        seconds = time.process_time() - started
-        figures = (Path(folder) / "metrics.json").read_text()
-    counted = figures.partition('"stability/seconds": ')[2].partition(",")[0]
-    return seconds, float(counted or "nan")
+        return time.process_time() - started
 
 
 def main() -> None:
     register()
     torch.set_num_threads(1)
-    overrides = sys.argv[1:]
-    train("stability", ["trainer.max_steps=2", *overrides])  # imports and first calls
-    ratios = []
-    for pair in range(PAIRS):
-        order = ("none", "stability") if pair % 2 == 0 else ("stability", "none")
-        seconds = {callbacks: train(callbacks, overrides) for callbacks in order}
-        ratios.append(seconds["stability"][0] / seconds["none"][0])
+    seconds, overrides, shares = [0.0], sys.argv[1:], []
+    count(seconds)
+    train([*overrides, "trainer.max_steps=2"])  # imports and first calls
+    for repeat in range(REPEATS):
+        seconds[0] = 0.0
+        total = train(overrides)
+        shares.append(seconds[0] / (total - seconds[0]))
         print(
-            f"pair {pair + 1}: without {seconds['none'][0]:.1f} s, with {seconds['stability'][0]:.1f} s, ratio "
-            f"{ratios[-1]:.4f}; the monitor's own count {seconds['stability'][1]:.1f} s of wall time",
+            f"{repeat + 1}: monitor {seconds[0]:.1f} s, all else {total - seconds[0]:.1f} s, {shares[-1]:.2%}",
             flush=True,
         )
     print(
-        f"{STEPS} steps, {' '.join(overrides) or 'defaults'}: median ratio {statistics.median(ratios):.4f}, "
-        f"range {min(ratios):.4f} to {max(ratios):.4f}"
+        f"{STEPS} steps, {' '.join(overrides) or 'defaults'}: median {statistics.median(shares):.2%}, range "
+        f"{min(shares):.2%} to {max(shares):.2%}"
     )
 
 
