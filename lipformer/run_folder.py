@@ -66,11 +66,33 @@ class Outcome:
 
 
 def read_outcome(folder: Path) -> Outcome | None:
-    """Return what ``status.json`` of a run folder says; None where there is none (yet)."""
-    try:
-        return Outcome(**json.loads((folder / "status.json").read_text()))
-    except (OSError, ValueError, TypeError):
+    """Return what ``status.json`` of a run folder says; None where there is none (yet), or it is broken."""
+    told = read_json(folder / "status.json")
+    if not isinstance(told, dict):
         return None
+    status, exit_code, reason, best = (
+        told.get("status"),
+        told.get("exit_code", 0),
+        told.get("reason", ""),
+        told.get("best"),
+    )
+    if not isinstance(status, str) or not isinstance(reason, str):
+        return None
+    if type(exit_code) is not int or (best is not None and type(best) not in (int, float)):  # bool is an int
+        return None
+    return Outcome(status, exit_code, reason, best)
+
+
+def read_json(file: Path) -> Any:
+    """Return what a file of JSON holds, None where it cannot be read; a whole number too large for float is inf."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"), parse_int=_whole_number)
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
+def _whole_number(digits: str) -> int | float:
+    return int(digits) if len(digits) < 300 else float(digits)
 
 
 def local_rank() -> int:

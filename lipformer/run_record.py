@@ -2,7 +2,7 @@
 
 import csv
 import glob
-import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +13,11 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from lipformer.errors import UsageError
-from lipformer.run_folder import Outcome, read_outcome
+from lipformer.run_folder import Outcome, read_json, read_outcome
 
 TOKENS = "train/tokens"
+LARGEST = 2**53
+"""Step and number of tokens at the most: a float counts no further. Others are not known."""
 DATED = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d+-(\w+)(-sweep)?")
 """Names that folders get by default: their date tells a reader nothing, their id does."""
 
@@ -72,7 +74,7 @@ def read_record(folder: Path) -> RunRecord:
     Raises:
         UsageError: there is no such folder.
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # unlike is_dir, no error where it may not be asked
         raise UsageError(f"{folder}: no such run folder")
     return RunRecord(
         folder=folder,
@@ -92,7 +94,7 @@ def read_series(file: Path) -> dict[str, Series]:
     except OSError:
         return {}
     whole = text[: text.rfind("\n") + 1].replace("\0", "")  # the last line may be half written
-    header, *rows = list(csv.reader(whole.splitlines())) or [[]]
+    header, *rows = [_row(line) for line in whole.splitlines()] or [[]]
     cells = np.full((len(rows), len(header)), np.nan)
     stands = np.zeros(cells.shape, bool)
     for i, row in enumerate(rows):
@@ -103,7 +105,8 @@ def read_series(file: Path) -> dict[str, Series]:
     if "step" not in columns:
         return {}
     steps = cells[:, columns["step"]]
-    order = np.argsort(steps, kind="stable")[: np.isfinite(steps).sum()]  # nan comes last
+    known = np.flatnonzero(np.abs(steps) <= LARGEST)  # nan is not
+    order = known[np.argsort(steps[known], kind="stable")]
     steps, cells, stands = steps[order], cells[order], stands[order]
     tokens = _tokens(steps, cells[:, columns[TOKENS]]) if TOKENS in columns else np.full(len(steps), np.nan)
     return {
@@ -116,6 +119,8 @@ def read_series(file: Path) -> dict[str, Series]:
 def find_runs(pattern: str) -> list[Path]:
     """Return the run folders, those with ``config.yaml`` and ``metrics.csv``, that a glob names, sorted.
 
+    A folder that symbolic links make known by several names is there once; one that may not be read is not there.
+
     Args:
         pattern: as the shell's, ``**`` for any depth.
 
@@ -123,13 +128,16 @@ def find_runs(pattern: str) -> list[Path]:
         UsageError: there is none.
     """
     found = {Path(name) for name in glob.glob(pattern, recursive=True)}
-    runs = sorted(path for path in found if all((path / name).is_file() for name in ("config.yaml", "metrics.csv")))
+    runs: dict[str, Path] = {}
+    for path in sorted(found, key=lambda path: (str(path.absolute()) != os.path.realpath(path), len(path.parts), path)):
+        if all(os.path.isfile(path / name) for name in ("config.yaml", "metrics.csv")):
+            runs.setdefault(os.path.realpath(path), path)
     if not runs:
         raise UsageError(
             f"runs={pattern}: no run folder there (one with config.yaml and metrics.csv); give a glob of run folders, "
             "in quotes, such as 'runs/*/*'"
         )
-    return runs
+    return sorted(runs.values())
 
 
 def name_runs(records: Sequence[RunRecord]) -> list[str]:
@@ -148,6 +156,7 @@ def name_runs(records: Sequence[RunRecord]) -> list[str]:
             names.append(f"{record.config.get('name', 'run')} {match[1]}")
         else:
             names.append("/".join(path[-count:]))
+    names = [name.encode(errors="replace").decode() for name in names]  # a folder's need not be text
     twice = {name for name in names if names.count(name) > 1}
     return [f"{name} ({number})" if name in twice else name for number, name in enumerate(names, start=1)]
 
@@ -172,16 +181,24 @@ def _place(layer: str) -> tuple[int, list[tuple[int, str]]]:
     """Where a layer stands among the others: along the model, the number of a block as a number; totals last."""
     first, _, rest = layer.partition(".")
     place = next((i for i, names in enumerate(ORDER) if first in names), len(ORDER))
-    return place, [(int(part), "") if part.isdigit() else (-1, part) for part in rest.split(".")]
+    return place, [(int(part), "") if part.isdecimal() and len(part) < 10 else (-1, part) for part in rest.split(".")]
 
 
 def _tokens(steps: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     """Tokens seen at each row; rows of a validation do not say it, but those of training around them do."""
-    known = np.isfinite(tokens)
+    known = np.abs(tokens) <= LARGEST
     if not known.any():
         return np.full(len(steps), np.nan)
     # Before the first step, which has number 0, no token was seen.
     return np.interp(steps, np.concatenate([[-1.0], steps[known]]), np.concatenate([[0.0], tokens[known]]))
+
+
+def _row(line: str) -> list[str]:
+    """Cells of one line, which is a row: a quote that is not closed ends with it. Empty where it is broken."""
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:  # a cell of more than 131,072 characters
+        return []
 
 
 def _number(cell: str) -> tuple[bool, float]:
@@ -200,10 +217,7 @@ def _read_config(file: Path) -> dict[str, Any]:
 
 
 def _read_json(file: Path) -> dict[str, Any] | None:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    content = read_json(file)
     return content if isinstance(content, dict) else None
 
 

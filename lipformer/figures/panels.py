@@ -125,4 +125,4 @@ def updates_of_a_run(axes: "Axes", updates: dict[str, Series], horizontal: Horiz
 
 
 def _number(block: str) -> tuple[int, str]:
-    return (int(block) if block.isdigit() else -1, block)
+    return (int(block) if block.isdecimal() and len(block) < 10 else -1, block)

@@ -23,6 +23,6 @@ def write_report(records: Sequence[RunRecord], file: Path) -> Path:
 
     text = render(records, folder=file.parent)
     beside = file.with_name(f".{file.name}.part")
-    beside.write_text(text, encoding="utf-8")
+    beside.write_text(text, encoding="utf-8", errors="replace")
     beside.replace(file)
     return file

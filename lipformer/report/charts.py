@@ -17,6 +17,8 @@ POINTS = 1_000
 """Of a curve at most."""
 ALL_POINTS = 250_000
 """Of a page at most; more runs have fewer points each."""
+LARGEST = 1e250
+"""What is drawn at the most, as in the figures."""
 DECADES = 1.3
 """A quantity that spans more has a logarithmic axis."""
 
@@ -147,12 +149,13 @@ def draw_chart(chart: Chart, records: Sequence[RunRecord], names: Sequence[str],
             series = pick(record)
             if series is None:
                 continue
-            if not np.isfinite(series.values).any():
-                notes.append(f"{names[number]}, {what}: {plain(series.values[-1])} at every step")
+            values = drawable(series.values)
+            if not np.isfinite(values).any():
+                notes.append(f"{names[number]}, {what}: {plain(values[-1])} at every step")
                 continue
-            kept = thin(series.values, limit)
-            thinned |= len(kept) < len(series.values)
-            every.append(series.values)
+            kept = thin(values, limit)
+            thinned |= len(kept) < len(values)
+            every.append(values)
             curves.append(
                 {
                     "run": number,
@@ -160,7 +163,7 @@ def draw_chart(chart: Chart, records: Sequence[RunRecord], names: Sequence[str],
                     "pale": what != chart.curve[0],
                     "steps": _differences(series.steps[kept]),
                     "tokens": _differences(series.tokens[kept]),
-                    "values": [plain(value) for value in series.values[kept]],
+                    "values": [plain(value) for value in values[kept]],
                 }
             )
     if not curves and not notes:
@@ -199,7 +202,13 @@ def extent(records: Sequence[RunRecord]) -> dict[str, float]:
 
 def plain(value: float) -> float | str:
     """A number for JSON, which has neither infinity nor nan, in the digits that a reader sees."""
-    return float(f"{value:.5g}") if np.isfinite(value) else str(float(value))
+    rounded = float(f"{value:.5g}")  # of the largest, infinity
+    return rounded if np.isfinite(rounded) else str(rounded)
+
+
+def drawable(values: np.ndarray) -> np.ndarray:
+    """Take what is too large for an axis or a scale of colours, which compute with it, as infinite."""
+    return np.where(np.abs(values) > LARGEST, np.copysign(np.inf, values), values)
 
 
 def _differences(values: np.ndarray) -> list[int]:

@@ -19,7 +19,7 @@ from bokeh.models import (
 from bokeh.palettes import Viridis256
 from bokeh.transform import transform
 
-from lipformer.report.charts import plain
+from lipformer.report.charts import drawable, plain
 from lipformer.report.style import empty_plot, hover
 from lipformer.report.thinning import bucket_columns
 from lipformer.run_record import RunRecord, Series, layer_series
@@ -75,7 +75,7 @@ def output_range(record: RunRecord) -> dict[str, Series]:
     for layer, low in lowest.items():
         high = highest.get(layer)
         if high is not None and len(high.steps) == len(low.steps):
-            with np.errstate(invalid="ignore"):  # inf - inf
+            with np.errstate(invalid="ignore", over="ignore"):  # inf - inf, or nearly so
                 ranges[layer] = Series(low.steps, low.tokens, high.values - low.values)
     return ranges
 
@@ -171,7 +171,7 @@ def _matrix(layers: dict[str, Series]) -> tuple[np.ndarray, np.ndarray, np.ndarr
     values, stands = np.full((len(layers), len(steps)), np.nan), np.zeros((len(layers), len(steps)), bool)
     for row, series in enumerate(layers.values()):
         places = np.searchsorted(steps, series.steps)
-        values[row, places], stands[row, places] = series.values, True
+        values[row, places], stands[row, places] = drawable(series.values), True
     return steps, tokens, values, stands
 
 

@@ -20,6 +20,7 @@ from lipformer.report.charts import draw_charts, empty_chart, extent
 from lipformer.report.heat_maps import draw_heat_maps, empty_heat_map
 from lipformer.report.style import run_style
 from lipformer.report.tables import NO_STATUS, certificate_table, facts, runs_table, short
+from lipformer.report.text import visible
 from lipformer.run_differences import config_differences, flat_config
 from lipformer.run_record import RunRecord, name_runs
 
@@ -49,7 +50,7 @@ def render(records: Sequence[RunRecord], folder: Path) -> str:
         records: of the runs, at least one.
         folder: where the page will lie; files of a run in the same folder are linked.
     """
-    names = name_runs(records)
+    names = [visible(name) for name in name_runs(records)]
     charts, heat_maps = draw_charts(records, names), draw_heat_maps(records)
     ends = extent(records)
     data = {
@@ -65,6 +66,7 @@ def render(records: Sequence[RunRecord], folder: Path) -> str:
     environment = Environment(
         loader=PackageLoader("lipformer.report", "assets"),
         autoescape=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,  # not Markup, which is ours
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -134,21 +136,28 @@ def _shown(folder: Path) -> str:
 
 def _links(folder: Path) -> list[tuple[str, str]]:
     """(name, address from within the folder) of the files that a reader may want."""
-    there = [folder / name for name in FILES if (folder / name).is_file()]
+    there = [folder / name for name in FILES if os.path.isfile(folder / name)]
     there += sorted(path for path in folder.glob("figures/*") if path.suffix in (".png", ".pdf"))
     relative = [path.relative_to(folder).as_posix() for path in there]
-    return [(path, quote(path)) for path in relative]
+    return [(path, quote(os.fsencode(path))) for path in relative]
+
+
+def _overrides(file: Path) -> list[str] | None:
+    """What a job of a sweep was given, as it was typed: resolved, it could tell of the reader's environment."""
+    try:
+        overrides = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    except Exception:  # YAML's errors and OmegaConf's have no base in common
+        return None
+    return [value for value in overrides if isinstance(value, str)] if isinstance(overrides, list) else None
 
 
 def _commands(folder: Path) -> list[str]:
     place = shlex.quote(_shown(folder))
     commands = []
-    try:
-        overrides = [str(override) for override in OmegaConf.load(folder / "overrides.yaml")]  # of a job of a sweep
+    overrides = _overrides(folder / "overrides.yaml")
+    if overrides is not None:
         commands.append(shlex.join(["python", "train.py", *overrides]))
-    except (OSError, TypeError, ValueError):
-        pass
-    if (folder / "checkpoints").is_dir():
+    if os.path.isdir(folder / "checkpoints"):
         commands.append(f"python evaluate.py checkpoint={place} split=test")
         commands.append(f"python train.py resume={place}")
     return commands

@@ -70,7 +70,7 @@ def short(value: Any) -> Cell:
 def whole(value: Any) -> Cell:
     """Show a number without what stands behind its point."""
     cell = short(value)
-    return Cell(f"{value:,.0f}", value) if cell.number is not None and math.isfinite(value) else cell
+    return Cell(f"{value:,.0f}", value) if cell.number is not None and abs(value) < 1e15 else cell
 
 
 def fixed(value: Any) -> Cell:
@@ -87,7 +87,7 @@ def best_nats(record: RunRecord) -> float | None:
     if best is None and "val/nats_per_char" in record.series:
         values = record.series["val/nats_per_char"].values
         best = float(np.nanmin(values)) if not np.isnan(values).all() else None
-    return best if isinstance(best, int | float) else None
+    return best if isinstance(best, int | float) and not isinstance(best, bool) else None
 
 
 def facts(record: RunRecord) -> list[tuple[str, str]]:
@@ -135,6 +135,7 @@ def certificate_table(record: RunRecord, number: int) -> CertificateTable | None
     """Lay out a run's certificate: the one written at its end, or else the last that was logged."""
     if record.certificate is not None:
         told = record.certificate
+        listed = told.get("rows")
         rows = [
             (
                 _row_name(row),
@@ -143,7 +144,7 @@ def certificate_table(record: RunRecord, number: int) -> CertificateTable | None
                 str(row.get("caveat", "")),
                 row.get("role") == "part",
             )
-            for row in told.get("rows") or []
+            for row in (listed if isinstance(listed, list) else [])
             if isinstance(row, dict)
         ]
         of = f"in the {NORMS.get(str(told.get('p')), told.get('p'))}, up to {told.get('length')} tokens"

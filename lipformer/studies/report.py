@@ -8,9 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from lipformer.config import EvaluateConfig
+from lipformer.errors import LipformerError
 from lipformer.report import write_report
 from lipformer.report.tables import Column, runs_table
-from lipformer.run_record import find_runs, name_runs, read_record
+from lipformer.report.text import visible
+from lipformer.run_record import RunRecord, find_runs, name_runs, read_record
 from lipformer.terminal import BAD, STATUS_STYLES, wide_console
 
 log = logging.getLogger(__name__)
@@ -19,7 +21,9 @@ log = logging.getLogger(__name__)
 def run_report(settings: EvaluateConfig, folder: Path) -> None:
     """Write ``report.html`` of the runs that ``settings.runs`` names into `folder`, and print a row for each.
 
-    The runs are only read: they may still go, and what they lack is left out.
+    Of several runs it draws ``figures/`` too. The runs are only read: they may still go, and what they lack is left
+    out. What one folder holds cannot keep the others from being shown: a run that cannot be read or shown is left out,
+    with a warning.
 
     Args:
         settings: the validated configuration.
@@ -27,21 +31,89 @@ def run_report(settings: EvaluateConfig, folder: Path) -> None:
 
     Raises:
         UsageError: there is no run folder.
+        LipformerError: there are, but none can be shown.
+        OSError: the page cannot be written.
     """
     assert settings.runs is not None  # as validated
-    records = [read_record(path) for path in find_runs(settings.runs)]
-    file = write_report(records, folder / "report.html")
+    records = read_runs(find_runs(settings.runs))
+    file = folder / "report.html"
+    try:
+        write_report(records, file)
+    except OSError:
+        raise
+    except Exception:
+        records = showable(records, folder)
+        write_report(records, file)
     wide_console().print(printed(runs_table(records, name_runs(records))))
     log.info("report of %d runs: %s", len(records), file)
+    if len(records) > 1:
+        _draw(records, folder / "figures")
+
+
+def read_runs(folders: Sequence[Path]) -> list[RunRecord]:
+    """Read run folders, those left out that cannot be read.
+
+    Raises:
+        LipformerError: none is left.
+    """
+    records = []
+    for path in folders:
+        try:
+            records.append(read_record(path))
+        except Exception as error:  # whatever a file of a stranger brings about
+            _leave_out(path, error)
+    return _some(records)
+
+
+def showable(records: Sequence[RunRecord], folder: Path) -> list[RunRecord]:
+    """Return the runs that a page in `folder` and a row in the terminal can be made of, each by itself.
+
+    Raises:
+        LipformerError: none is left.
+    """
+    from lipformer.report.page import render  # imports Bokeh
+
+    shown = []
+    for record in records:
+        try:
+            render([record, record], folder)
+        except Exception as error:
+            _leave_out(record.folder, error)
+        else:
+            shown.append(record)
+    return _some(shown)
+
+
+def _leave_out(path: Path, error: Exception) -> None:
+    log.warning(
+        "%s: left out, it cannot be shown (%s)", visible(str(path)), visible(f"{type(error).__name__}: {error}")
+    )
+
+
+def _some(records: list[RunRecord]) -> list[RunRecord]:
+    if not records:
+        raise LipformerError("no run is left that can be shown; the warnings above say why, name others by runs=")
+    return records
+
+
+def _draw(records: Sequence[RunRecord], folder: Path) -> None:
+    from lipformer.figures import compare_runs  # imports Matplotlib
+
+    try:
+        files = compare_runs(records, folder)
+    except Exception as error:  # the page is written
+        log.warning("no figures: %s", visible(f"{type(error).__name__}: {error}"))
+    else:
+        log.info("figures of %d runs: %d files in %s", len(records), len(files), folder)
 
 
 def printed(columns: Sequence[Column]) -> Table:
     """Lay the table of runs out for a terminal, the status and what is not finite in colour."""
     table = Table(title="Runs", caption="nats, bits: best on valid; entropy: at the end, as a share of the largest")
     for column in columns:
-        table.add_column(Text(column.title), justify="right" if column.numeric else "left", overflow="fold")
+        table.add_column(Text(visible(column.title)), justify="right" if column.numeric else "left", overflow="fold")
     for row in zip(*(column.cells for column in columns), strict=True):
-        table.add_row(*(Text(cell.text, style=_style(cell.text)) for cell in row))
+        table.add_row(*(Text(visible(cell.text), style=_style(cell.text)) for cell in row))
     return table
 
 
