@@ -3,7 +3,9 @@
 import dataclasses
 import itertools
 import json
+import logging
 import math
+import os
 import re
 from collections import Counter
 from html.parser import HTMLParser
@@ -15,14 +17,15 @@ import numpy as np
 import pytest
 from run_folders import LINES, residuals, two_runs, write_run
 
-from lipformer.errors import UsageError
+from lipformer.errors import LipformerError, UsageError
 from lipformer.report import write_report
-from lipformer.report.charts import CHARTS, draw_charts
+from lipformer.report.charts import CHARTS, draw_charts, plain
 from lipformer.report.heat_maps import HEAT_MAPS, draw_heat_maps
 from lipformer.report.tables import Cell, certificate_table, facts, fixed, runs_table, short, whole
+from lipformer.report.text import visible
 from lipformer.report.thinning import bucket_columns, thin
 from lipformer.run_record import RunRecord, Series, read_record
-from lipformer.studies.report import run_report
+from lipformer.studies.report import printed, run_report
 
 VOID = {"meta", "link", "img", "br", "hr", "input", "line", "wbr"}
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&<!--"
@@ -142,13 +145,14 @@ def test_page_of_one_run_has_facts_links_and_no_table_of_runs(tmp_path):
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / "best.ckpt").touch()
     (folder / "figures").mkdir()
-    (folder / "figures" / "loss 1.png").touch()
+    for name in ("loss 1.png", os.fsdecode(b"\xff.png")):
+        (folder / "figures" / name).touch()
     page = page_of([folder], folder / "report.html")
     assert page.count("select") == 0
     assert "time that telemetry took 13.7%" in page.words
     assert "best valid, nats per character" in page.words
     links = {attributes["href"] for tag, attributes in page.elements if tag == "a"}
-    assert {"metrics.csv", "config.yaml", "checkpoints/best.ckpt", "figures/loss%201.png"} <= links
+    assert {"metrics.csv", "config.yaml", "checkpoints/best.ckpt", "figures/loss%201.png", "figures/%FF.png"} <= links
     assert f"python evaluate.py checkpoint='{folder}' split=test" in page.words
 
 
@@ -387,6 +391,7 @@ def test_study_writes_the_page_and_prints_a_row_for_each_run(tmp_path, capsys):
     (tmp_path / "out").mkdir()
     run_report(SimpleNamespace(runs=f"{tmp_path}/runs/*"), tmp_path / "out")
     assert "2 runs" in Page((tmp_path / "out" / "report.html").read_text(encoding="utf-8")).words
+    assert (tmp_path / "out" / "figures" / "learning.png").is_file()
     rows = [line for line in capsys.readouterr().out.splitlines() if "Attention" in line]
     assert ["dot_product" in row and "inf" in row for row in rows] == [True, False]
     with pytest.raises(UsageError, match="no run folder there"):
@@ -400,3 +405,102 @@ def test_facts_leave_out_what_is_not_known(tmp_path):
     assert told["steps"] == "900"
     assert told["tokens"] == "855,000"
     assert "parameters" not in told
+
+
+OVERRIDES = {
+    "environment": "- depth=2\n- ${oc.env:LIPFORMER_SECRET}\n",
+    "missing": "- depth=2\n- ???\n",
+    "number": "- depth=2\n- 3\n- [a]\n",
+}
+
+
+@pytest.mark.parametrize("kind", OVERRIDES)
+def test_overrides_are_not_resolved(tmp_path, monkeypatch, kind):
+    monkeypatch.setenv("LIPFORMER_SECRET", "hunter2")
+    folder = write_run(tmp_path / "run", steps=100, telemetry=False, status=None, every=10)
+    (folder / "overrides.yaml").write_text(OVERRIDES[kind])
+    page = page_of([folder], tmp_path / "report.html")
+    assert "python train.py depth=2" in page.words
+    assert "hunter2" not in page.words
+
+
+@pytest.mark.parametrize("text", ["- [", "- !!python/object:os.system x", "- &a [*a]", "a: 1", "3", "\0"])
+def test_broken_overrides_have_no_command(tmp_path, text):
+    (tmp_path / "overrides.yaml").write_text(text)
+    assert "python train.py" not in page_of([tmp_path], tmp_path / "report.html").words
+
+
+HUGE = "1" + "0" * 400
+ODD = {
+    "status.json": '{"status": []}',
+    "metrics.json": f'{{"best/val/nats_per_char": {HUGE}, "tokens_per_second": {HUGE}, "steps": []}}',
+    "certificate.json": f'{{"rows": 5, "trunk": {HUGE}, "logits": {{}}, "p": []}}',
+    "samples.json": '{"sentences": ["\\ud800", {}, null], "step": {}}',
+    "metrics.csv": "epoch,step,train/tokens,train/nats_per_char,stability/blocks.²/gradient_norm,"
+    "stability/blocks.0/output_min,stability/blocks.0.attention/output_min,stability/blocks.0.attention/output_max\n"
+    "0,-inf,1,1,1,1,1,1\n0,1e300,1,1,1,1,1,1\n0,9,1e300,1.7976931348623157e308,-1.7976931348623157e308,-1e308,-1e308,1.7e308\n"
+    '0,10,7,2.0,"1.0,2\n',
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning")
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_file_keeps_no_run_from_being_shown(tmp_path, name):
+    folder = write_run(tmp_path / os.fsdecode(b"run\xff"), steps=100, every=10)
+    (folder / name).write_text(ODD[name], encoding="utf-8")
+    other = write_run(tmp_path / "other", steps=100, every=10)
+    page = page_of([folder, other], folder / "report.html")
+    assert [run["name"] for run in page.data["runs"]] == ["run?", "other"]
+
+
+def test_the_largest_number_is_shown_as_infinite():
+    assert plain(1.7976931348623157e308) == "inf"
+    assert plain(1.23456789) == 1.2346
+    assert whole(1e300).text == "1.00e300"
+
+
+def test_text_that_acts_on_its_surroundings_is_spelled_out(tmp_path):
+    hostile = "\u202eabc\x1b[31m\ud800"
+    assert visible(hostile) == r"\u202eabc\x1b[31m\ud800"
+    assert visible("línea <unk>\n\tα א") == "línea <unk>\n\tα א"
+    folder = write_run(tmp_path / "run", steps=100, every=10)
+    (folder / "status.json").write_text(json.dumps({"status": hostile, "reason": hostile}))
+    (folder / "samples.json").write_text(json.dumps({"sentences": [hostile]}))
+    text = write_report([read_record(folder)] * 2, tmp_path / "report.html").read_text(encoding="utf-8")
+    page = text.partition("<script>")[0]
+    assert "\u202e" not in page
+    assert "\x1b" not in page
+    assert page.count(visible(hostile)) >= 6
+    table = printed(runs_table([read_record(folder)], [hostile]))
+    assert [next(iter(column.cells)).plain for column in table.columns[:2]] == [visible(hostile)] * 2
+
+
+def test_study_leaves_out_what_cannot_be_read_or_shown(tmp_path, monkeypatch, caplog):
+    for name in ("good", "unreadable", "unshowable"):
+        write_run(tmp_path / "runs" / name, steps=100, every=10, telemetry=False)
+
+    def read(folder):
+        if folder.name == "unreadable":
+            raise RecursionError("too deep")
+        record = read_record(folder)
+        return record if folder.name == "good" else dataclasses.replace(record, series={"train/lr": None})
+
+    monkeypatch.setattr("lipformer.studies.report.read_record", read)
+    with caplog.at_level(logging.WARNING):
+        run_report(SimpleNamespace(runs=f"{tmp_path}/runs/*"), tmp_path)
+    left_out = [record.getMessage() for record in caplog.records]
+    assert [Path(line.partition(":")[0]).name for line in left_out] == ["unreadable", "unshowable"]
+    assert "too deep" in left_out[0]
+    assert "good" in Page((tmp_path / "report.html").read_text(encoding="utf-8")).words
+    with pytest.raises(LipformerError, match="no run is left"):
+        run_report(SimpleNamespace(runs=f"{tmp_path}/runs/un*"), tmp_path)
+
+
+def test_study_does_without_figures_that_fail(tmp_path, monkeypatch, caplog):
+    for name in ("a", "b"):
+        write_run(tmp_path / "runs" / name, steps=100, every=10, telemetry=False)
+    monkeypatch.setattr("lipformer.figures.compare_runs", lambda records, folder: 1 / 0)
+    with caplog.at_level(logging.WARNING):
+        run_report(SimpleNamespace(runs=f"{tmp_path}/runs/*"), tmp_path)
+    assert (tmp_path / "report.html").is_file()
+    assert "no figures: ZeroDivisionError" in caplog.text

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from pathlib import Path
 
 import numpy as np
@@ -139,3 +140,87 @@ def test_names_are_short_and_no_two_the_same(tmp_path):
     records = [read_record(make(tmp_path / folder)) for folder in folders]
     assert name_runs(records) == ["a/0", "b/0", "1", "run 1f", "run 2e", "7"]
     assert name_runs([records[0], records[0]])[1].endswith("/0 (2)")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "{}",
+        '{"status": []}',
+        '{"status": {}}',
+        '{"status": null}',
+        '{"status": "failed", "exit_code": "1"}',
+        '{"status": "failed", "exit_code": true}',
+        '{"status": "failed", "reason": 3}',
+        '{"status": "failed", "best": "low"}',
+        '{"status": "failed", "best": false}',
+        '{"status": "failed", "exit_code": 1' + "0" * 400 + "}",
+        "[" * 100_000,
+    ],
+    ids=lambda told: told[:40],
+)
+def test_a_status_of_wrong_types_is_none(tmp_path, told):
+    (tmp_path / "status.json").write_text(told)
+    assert read_record(tmp_path).outcome is None
+
+
+def test_json_nested_too_deep_is_left_out(tmp_path):
+    for name in ("metrics.json", "samples.json", "certificate.json"):
+        (tmp_path / name).write_text('{"x": ' + "[" * 100_000)
+    record = read_record(tmp_path)
+    assert (record.figures, record.samples, record.certificate) == ({}, None, None)
+
+
+def test_a_whole_number_too_large_is_infinite(tmp_path):
+    for name in ("metrics.json", "certificate.json"):
+        (tmp_path / name).write_text('{"x": -1' + "0" * 400 + ', "y": 7}')
+    (tmp_path / "status.json").write_text('{"status": "finished", "best": 1' + "0" * 400 + "}")
+    record = read_record(tmp_path)
+    assert record.figures == record.certificate == {"x": -math.inf, "y": 7}
+    assert type(record.figures["y"]) is int
+    assert record.outcome == Outcome("finished", best=math.inf)
+
+
+@pytest.mark.parametrize(
+    "line", [f"0,14,{'1' * 200_000},5", '0,14,"1.0,5', "0,-inf,1.0,5", "0,inf,1.0,5", "0,1e300,1.0,5", "0,nan,1.0,5"],
+    ids=["long", "quote", "-inf", "inf", "1e300", "nan"],
+)  # fmt: skip
+def test_a_broken_row_in_the_middle_is_left_out(tmp_path, line):
+    csv = f"epoch,step,train/nats_per_char,train/tokens\n0,9,3.0,100.0\n{line}\n0,19,2.0,200.0\n"
+    series = read_record(make(tmp_path / "run", csv)).series["train/nats_per_char"]
+    np.testing.assert_array_equal(series.values, [3.0, 2.0])
+    np.testing.assert_array_equal(series.steps, [9, 19])
+    np.testing.assert_array_equal(series.tokens, [100, 200])
+
+
+@pytest.mark.parametrize("number", ["²", "9" * 5000, "x"])
+def test_a_block_that_has_no_number_has_a_place(tmp_path, number):
+    csv = f"step,a/blocks.1/x,a/blocks.{number}/x\n0,1.0,1.0\n"
+    record = read_record(make(tmp_path / "run", csv))
+    assert list(layer_series(record, "x", "a")) == [f"blocks.{number}", "blocks.1"]
+
+
+def test_a_folder_that_may_not_be_read_is_not_found(tmp_path, monkeypatch):
+    open_, closed = make(tmp_path / "open"), make(tmp_path / "closed")
+    stat = os.stat
+
+    def refuse(path, *args, **options):
+        if not isinstance(path, int) and Path(os.fsdecode(path)).parent == closed:
+            raise PermissionError(13, "Permission denied", str(path))
+        return stat(path, *args, **options)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    assert find_runs(f"{tmp_path}/*") == [open_]
+
+
+def test_a_run_with_several_names_is_found_once_by_its_own(tmp_path):
+    run = make(tmp_path / "run")
+    (tmp_path / "a").symlink_to(run)
+    (tmp_path / "loop").symlink_to(tmp_path)
+    assert find_runs(f"{tmp_path}/**") == [run]
+    assert find_runs(f"{tmp_path}/a") == [tmp_path / "a"]
+
+
+def test_a_name_that_is_no_text_is_made_some(tmp_path):
+    record = read_record(make(tmp_path / os.fsdecode(b"run\xff")))
+    assert name_runs([record]) == ["run?"]
