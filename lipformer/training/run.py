@@ -140,6 +140,8 @@ def run_training(settings: TrainConfig, config: dict[str, Any], folder: Path, ou
     if outcome.best is not None:
         log.info("best valid: %.4f nats/char, %.4f bits/char", outcome.best, bits(outcome.best))
     log.info("test it with: python evaluate.py checkpoint=%s", folder)
+    if options["report"]:
+        log.info("look at it in: %s", folder / "report.html")
     return outcome.best
 
 
