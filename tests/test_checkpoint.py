@@ -276,11 +276,11 @@ def test_a_package_of_the_users_own_is_imported_only_once_allowed(contents, refu
     assert "allow_targets=[my_package]" in refused(contents)
     assert "my_package" not in sys.modules
     run = load_run(tmp_path / "bad.ckpt", allow_targets=["my_package"])
-    monkeypatch.delitem(sys.modules, "my_package")
     assert type(run.model.blocks[0].attention.branch).__name__ == "Mine"
     # What the package has merely imported is no part of it.
     contents["lipformer"]["config"]["attention"]["_target_"] = "my_package.os.system"
     refused(contents, allow_targets=["my_package"])
+    del sys.modules["my_package"]  # not by monkeypatch, which would put it back for the tests to come
 
 
 def test_the_shipped_modules_pass(contents):

@@ -29,6 +29,7 @@ def folder(tmp_path, monkeypatch):
     write_text(tmp_path / "text.txt")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    assert "my_package" not in sys.modules, "left by another test"
     yield tmp_path
     for name in [name for name in sys.modules if name.split(".")[0] in ("my_package", "test_mean_shift")]:
         del sys.modules[name]

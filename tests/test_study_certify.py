@@ -163,7 +163,7 @@ def test_figures_are_those_of_a_plain_evaluation(study):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("study=certfy", ["study=certfy", "certify, or null"]),
+        ("study=certfy", ["study=certfy", "certify, report, workspace, or null"]),
         ("study=certify p=3", ["p=3", "mixed, 2, inf"]),
         ("study=certify length=0", ["length=0", "at least 1"]),
         ("study=certify length=65", ["length=65", "the model reads at most 64"]),

@@ -13,7 +13,8 @@ FAKE_KEY = "k" * 40
 @pytest.fixture(autouse=True)
 def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No key, no settings and no $WANDB_ variable; a file of tests imports it to have it."""
-    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+    # $WANDB_SERVICE is the client's own note of its process: put back after that has ended, it would mislead the next.
+    for name in [name for name in os.environ if name.startswith("WANDB_") and name != "WANDB_SERVICE"]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NETRC", str(tmp_path / "home" / "netrc"))

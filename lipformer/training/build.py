@@ -137,7 +137,7 @@ def check_targets(config: Mapping[str, Any], allow: Sequence[str], where: str, g
             raise CheckpointError(f"{where}: its callbacks are no group of names; the file was altered")
         nodes.update({f"{CALLBACKS}.{name}": node for name, node in callbacks.items() if node is not None})
     for group, node in nodes.items():
-        if not isinstance(node, Mapping):
+        if group.startswith(f"{CALLBACKS}.") and not isinstance(node, Mapping):
             raise CheckpointError(f"{where}: {group} is no group of options; the file was altered")
         target = node["_target_"]
         if not isinstance(target, str) or not inside(target):

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
+from torch import Tensor
 
 from lipformer.data.collate import Batch
 from lipformer.errors import DivergedError
@@ -61,7 +62,8 @@ class DivergenceGuard(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int, *args: Any
     ) -> None:
         """Hold on to the first batch whose nats are not finite: the validation will end the run."""
-        if self._batch_index is not None and not torch.isfinite(outputs):
+        faulty = isinstance(outputs, Tensor) and not torch.isfinite(outputs)  # another step may return nothing
+        if faulty and self._batch_index is not None:
             self._batch, self._batch_index = batch, None
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
