@@ -25,7 +25,6 @@ class Recorded:
     history: list[dict[str, Any]] = field(default_factory=list)
     summary: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
-    system: set[str] = field(default_factory=set)
     exit_code: int | None = None
 
 
@@ -60,8 +59,6 @@ def _read(file: Path) -> Recorded:
                 run.summary |= _values(record.summary.update)
             case "metric":
                 run.metrics[record.metric.name or record.metric.glob_name] = record.metric
-            case "stats":
-                run.system |= {item.key for item in record.stats.item}
             case "exit":
                 run.exit_code = record.exit.exit_code
     return run
