@@ -28,3 +28,8 @@ class DivergedError(LipformerError):
     """Training reached a non-finite loss or gradient."""
 
     exit_code = 3
+
+
+def one_line(error: BaseException) -> str:
+    """Name an error in one line: its class, and the first line of its message."""
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

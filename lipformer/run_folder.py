@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from lipformer.errors import DivergedError, LipformerError, UsageError
+from lipformer.errors import DivergedError, LipformerError, UsageError, one_line
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +49,8 @@ class Outcome:
             case LipformerError():
                 self.status, self.exit_code = "failed", error.exit_code
             case _:
-                first_line = (str(error).splitlines() or [""])[0]
                 self.status, self.exit_code = "failed", 1
-                self.reason = f"{type(error).__name__}: {first_line}"
+                self.reason = one_line(error)
 
     @property
     def objective(self) -> float:

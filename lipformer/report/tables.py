@@ -9,7 +9,7 @@ import numpy as np
 
 from lipformer.report.charts import trunk_certificate
 from lipformer.run_differences import config_differences
-from lipformer.run_record import RunRecord, layer_series
+from lipformer.run_record import TOKENS, RunRecord, layer_series
 
 MISSING = "–"
 KEYS = 6
@@ -191,7 +191,7 @@ def _steps(record: RunRecord) -> Any:
 
 
 def _tokens(record: RunRecord) -> Any:
-    logged = record.series.get("train/tokens")
+    logged = record.series.get(TOKENS)
     return record.figures.get("tokens", None if logged is None else float(logged.values[-1]))
 
 

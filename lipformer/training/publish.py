@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pytorch_lightning.loggers import Logger
 
+from lipformer.errors import one_line
 from lipformer.run_folder import local_rank
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,5 @@ def publish_report(folder: Path) -> None:
 
 
 def _warn(what: str, error: Exception, folder: Path) -> None:
-    reason = f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
-    log.warning("%s (%s); try: python evaluate.py study=report runs=%s", what, reason, folder)
+    log.warning("%s (%s); try: python evaluate.py study=report runs=%s", what, one_line(error), folder)
     log.info("where that came from", exc_info=error)  # into train.log; the terminal shows no traces

@@ -10,7 +10,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from lipformer.data.collate import Batch
-from lipformer.errors import DivergedError
+from lipformer.errors import DivergedError, one_line
 from lipformer.run_folder import local_rank
 from lipformer.telemetry.diagnosis import nonfinite_gradient, nonfinite_output, nonfinite_parameter
 from lipformer.training.module import LanguageModule
@@ -94,7 +94,7 @@ class DivergenceGuard(Callback):
             torch.save({**tensors, "step": trainer.global_step, "layer": layer, "reason": reason}, file)
             exception.args = (f"{reason}{where}; its batch: {file.name} in the run folder",)
         except Exception as error:  # a full disk or a broken device must not hide why the run ended
-            log.warning("the divergence could not be explained further: %s: %s", type(error).__name__, error)
+            log.warning("the divergence could not be explained further: %s", one_line(error))
 
     def _faulty_layer(self, trainer: pl.Trainer, module: LanguageModule, batch: Batch) -> str | None:
         def forward() -> None:

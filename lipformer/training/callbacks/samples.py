@@ -9,6 +9,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
+from lipformer.errors import one_line
 from lipformer.generate import sample
 from lipformer.training.loggers import log_samples
 from lipformer.training.module import LanguageModule
@@ -45,7 +46,7 @@ class Samples(Callback):
         try:
             self._write(trainer, cast(LanguageModule, pl_module))
         except Exception as error:
-            log.warning("no samples were written: %s: %s", type(error).__name__, error)
+            log.warning("no samples were written: %s", one_line(error))
 
     def _write(self, trainer: pl.Trainer, module: LanguageModule) -> None:
         data, longest = cast(Any, trainer).datamodule, module.model.longest_input

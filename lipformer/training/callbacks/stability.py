@@ -14,6 +14,7 @@ from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
 from lipformer.bounds.certificate import certify
+from lipformer.errors import one_line
 from lipformer.functional.eval_mode import eval_mode
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.telemetry.attention import attention_statistics
@@ -131,8 +132,7 @@ class StabilityMonitor(Callback):
             return measure() or {}
         except Exception as error:  # of whatever a user's own part raises
             self._given_up.add(what)
-            reason = (str(error).splitlines() or [""])[0]
-            log.warning("stability: %s are not measured any more: %s: %s", what, type(error).__name__, reason)
+            log.warning("stability: %s are not measured any more: %s", what, one_line(error))
             return {}
 
 
