@@ -52,6 +52,15 @@ def train(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     return exit_.value.code
 
 
+def evaluate(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """Run evaluate.py with `arguments` in this process; return its exit code."""
+    monkeypatch.setenv(cli.FULL_ERROR, "0")
+    monkeypatch.setattr(sys, "argv", ["evaluate.py", *map(str, arguments)])
+    with pytest.raises(SystemExit) as exit_:
+        cli.evaluate()
+    return exit_.value.code
+
+
 def start_train(*arguments: object, folder: Path, **environment: str) -> subprocess.Popen:
     """Start train.py with `TINY` and `arguments` in a process group of its own."""
     return subprocess.Popen(

@@ -12,7 +12,7 @@ from programs import ROOT, write_text
 from torch.nn import functional as F
 
 from lipformer import cli
-from lipformer.config import EvaluateConfig, GenerateConfig, WorkspaceConfig
+from lipformer.config.evaluate import EvaluateConfig, GenerateConfig, WorkspaceConfig
 from lipformer.data.collate import collate
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import UsageError

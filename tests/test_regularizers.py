@@ -10,7 +10,7 @@ from jacobians import jacobian as full_jacobian
 from jacobians import norm_2
 from programs import train, write_text
 
-from lipformer.config import JacobianConfig, JasminConfig
+from lipformer.config.optimisation import JacobianConfig, JasminConfig
 from lipformer.data.collate import IGNORE, Batch
 from lipformer.errors import UsageError
 from lipformer.model import CharTransformer

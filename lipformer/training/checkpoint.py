@@ -1,6 +1,5 @@
 """Checkpoints: found, read without running code from them, and turned back into a model."""
 
-import copy
 import platform
 import re
 import textwrap
@@ -13,21 +12,14 @@ import pytorch_lightning as pl
 import torch
 
 import lipformer
-from lipformer.config import NO_REGULARIZER, DataConfig
+from lipformer.config import DataConfig
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, LipformerError
 from lipformer.model import CharTransformer
 from lipformer.training.build import LOADER_KEYS, build_model, check_targets
+from lipformer.training.old_configs import as_written_today
 
 FORMAT = 1
-# Groups that a checkpoint may be older than, as they then were.
-NEUTRAL_GROUPS: dict[str, dict[str, Any]] = {
-    "embedding": {"_target_": "lipformer.modules.embedding.TokenEmbedding", "_partial_": True, "filled": 1.0},
-    "linear": {"_target_": "lipformer.modules.linear.dense", "_partial_": True},
-    "regularizer": {"_target_": NO_REGULARIZER, "_partial_": True},
-    "callbacks": {},
-}
-NEUTRAL_TRAINER = {"compile": False, "report": True}  # likewise for its keys
 
 
 @dataclass(frozen=True)
@@ -114,9 +106,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if extras["format"] != FORMAT:
         raise CheckpointError(f"{path}: format {extras['format']}; this version of lipformer reads format {FORMAT}")
     if isinstance(extras["config"], dict):
-        config = extras["config"] = {**copy.deepcopy(NEUTRAL_GROUPS), **extras["config"]}
-        if isinstance(config.get("trainer"), dict):
-            config["trainer"] = {**NEUTRAL_TRAINER, **config["trainer"]}
+        extras["config"] = as_written_today(extras["config"])
     return checkpoint
 
 

@@ -1,0 +1,26 @@
+"""The types and ranges of every configuration key, checked before anything heavy is imported.
+
+`conf/*.yaml` holds the values, the files here their types and ranges. Each shipped YAML names its schema in its
+defaults list (``/schema/attention/tied_l2@_here_``), so Hydra refuses a wrong type or an unknown key while it
+composes; `validate` then checks ranges and what depends on two keys. A YAML of a user's own that names no schema
+is taken as it is: its class checks its own arguments.
+"""
+
+from lipformer.config.data import DataConfig
+from lipformer.config.evaluate import EvaluateConfig
+from lipformer.config.store import conf_dir, register, to_plain, validate
+from lipformer.config.train import NO_REGULARIZER, TrainConfig
+
+MODEL_GROUPS = ("attention", "norm", "residual", "feedforward", "position", "embedding", "linear")
+
+__all__ = [
+    "MODEL_GROUPS",
+    "NO_REGULARIZER",
+    "DataConfig",
+    "EvaluateConfig",
+    "TrainConfig",
+    "conf_dir",
+    "register",
+    "to_plain",
+    "validate",
+]

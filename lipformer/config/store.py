@@ -1,0 +1,110 @@
+"""Schemas made known to Hydra, and what it composed turned into checked dataclasses and plain containers."""
+
+import secrets
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import DictConfig, OmegaConf
+
+from lipformer.config import attention, callbacks, data, evaluate, loggers, optimisation, parts, train, trainer
+from lipformer.config.checks import Factory
+from lipformer.errors import UsageError
+
+
+def conf_dir() -> Path:
+    """Folder of the YAML files: inside the installed package, or at the root of a checkout."""
+    installed = Path(__file__).parents[1] / "conf"
+    return installed if installed.is_dir() else Path(__file__).parents[2] / "conf"
+
+
+SCHEMAS: dict[str, type] = {
+    "train": train.TrainConfig,
+    "evaluate": evaluate.EvaluateConfig,
+    "attention/plain": attention.AttentionConfig,
+    "attention/tied_l2": attention.TiedL2Config,
+    "attention/contractive_l2": attention.ContractiveL2Config,
+    "attention/contractive_factors": attention.ContractiveFactorsConfig,
+    "attention/sigmoid": attention.SigmoidConfig,
+    "attention/kernel": attention.KernelConfig,
+    "attention/qk_norm": attention.QKNormConfig,
+    "attention/cosine": attention.CosineAttentionConfig,
+    "norm/scaled": parts.NormConfig,
+    "norm/act_norm": parts.ActNormConfig,
+    "residual/layered": parts.LayeredResidualConfig,
+    "embedding/embedding": parts.EmbeddingConfig,
+    "feedforward/dense": parts.FeedForwardConfig,
+    "feedforward/contractive": parts.ContractiveFeedForwardConfig,
+    "data/plain": data.DataConfig,
+    "data/ptb": data.PennTreebankConfig,
+    "data/text_files": data.TextFilesConfig,
+    "optimizer/adam": optimisation.OptimizerConfig,
+    "schedule/warmup": optimisation.ScheduleConfig,
+    "schedule/cosine": optimisation.CosineConfig,
+    "regularizer/jasmin": optimisation.JasminConfig,
+    "regularizer/jacobian": optimisation.JacobianConfig,
+    "trainer/trainer": trainer.TrainerConfig,
+    "callbacks/stability": callbacks.StabilityConfig,
+    "callbacks/divergence_guard": callbacks.DivergenceGuardConfig,
+    "callbacks/samples": callbacks.SamplesConfig,
+    "logger/plain": loggers.LoggerConfig,
+    "logger/wandb": loggers.WandbConfig,
+    "factory": Factory,
+}
+
+
+def register() -> None:
+    """Make known to Hydra: every schema as ``/schema/<path>``, and the resolvers that `conf/` uses."""
+    store = ConfigStore.instance()
+    for path, node in SCHEMAS.items():
+        group, _, name = f"schema/{path}".rpartition("/")
+        store.store(group=group, name=name, node=node, provider="lipformer")
+    # An id keeps two runs that start in the same microsecond apart; cached, it is the same all through a run.
+    OmegaConf.register_new_resolver("lipformer.id", lambda: secrets.token_hex(3), use_cache=True, replace=True)
+    OmegaConf.register_new_resolver("lipformer.groups", _list_groups, replace=True)
+
+
+def _list_groups() -> str:
+    groups = sorted(folder for folder in conf_dir().iterdir() if folder.is_dir())
+    return "\n".join(f"{group.name}: {', '.join(sorted(f.stem for f in group.glob('*.yaml')))}" for group in groups)
+
+
+def validate(config: DictConfig) -> Any:
+    """Return the configuration as its dataclass, every interpolation resolved and every range checked.
+
+    Args:
+        config: what Hydra composed.
+
+    Returns:
+        A `TrainConfig` or `EvaluateConfig`; groups without a schema stay dictionaries.
+
+    Raises:
+        UsageError: a mandatory value is missing, or a value is out of its range.
+    """
+    _refuse_unknown_keys(config, "")
+    missing = sorted(OmegaConf.missing_keys(config))
+    if missing:
+        raise UsageError(f"{missing[0]} is not set: give {missing[0]}=<value>")
+    return OmegaConf.to_object(config)
+
+
+def _refuse_unknown_keys(node: DictConfig, prefix: str) -> None:
+    """Hydra's ``+key=value`` adds to a typed node what its schema does not know, and nothing would ever read it."""
+    schema = OmegaConf.get_type(node)
+    known = [field.name for field in fields(schema)] if is_dataclass(schema) else list(map(str, node))
+    for key in map(str, node):
+        if key not in known:
+            from lipformer.usage import suggest
+
+            names = [prefix + name for name in known]
+            raise UsageError(f"unknown key {prefix}{key}{suggest(f'{prefix}{key}', names)}")
+        child = node._get_node(key)
+        if isinstance(child, DictConfig) and not child._is_none() and not child._is_missing():
+            _refuse_unknown_keys(child, f"{prefix}{key}.")
+
+
+def to_plain(config: DictConfig) -> dict[str, Any]:
+    """Return the configuration as dictionaries, lists and scalars: what checkpoints and loggers can hold."""
+    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+    return cast(dict[str, Any], plain)

@@ -1,0 +1,54 @@
+"""The root of `conf/train.yaml`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import MISSING
+
+from lipformer.config.checks import require, value_of
+from lipformer.errors import UsageError
+
+NO_REGULARIZER = "lipformer.training.regularizers.no_regularizer"
+
+
+@dataclass
+class TrainConfig:
+    """Root of `conf/train.yaml`: the keys a user sweeps, and the groups."""
+
+    name: str = MISSING
+    depth: int = MISSING
+    width: int = MISSING
+    heads: int = MISSING
+    context: int = MISSING
+    dropout: float = MISSING
+    lr: float = MISSING
+    seed: int = MISSING
+    resume: str | None = MISSING
+    allow_targets: list[str] = MISSING
+    attention: Any = MISSING
+    norm: Any = MISSING
+    residual: Any = MISSING
+    feedforward: Any = MISSING
+    position: Any = MISSING
+    embedding: Any = MISSING
+    linear: Any = MISSING
+    data: Any = MISSING
+    optimizer: Any = MISSING
+    schedule: Any = MISSING
+    regularizer: Any = MISSING
+    trainer: Any = MISSING
+    callbacks: Any = MISSING
+    logger: Any = MISSING
+
+    def __post_init__(self) -> None:
+        for key in ("depth", "width", "heads", "context"):
+            require(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
+        divisible = f"divisible by heads={self.heads}"
+        require(self.width % self.heads == 0, "width", self.width, divisible)
+        require(0 <= self.dropout < 1, "dropout", self.dropout, "from 0 to below 1")
+        require(0 <= self.seed < 2**32, "seed", self.seed, "from 0 to 4294967295")
+        if value_of(self.trainer, "compile") and value_of(self.regularizer, "_target_") != NO_REGULARIZER:
+            raise UsageError(
+                "trainer.compile=True does not go with a regularizer, which looks inside the model and takes second "
+                "derivatives: take regularizer=none or trainer.compile=false"
+            )

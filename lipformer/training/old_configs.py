@@ -1,0 +1,53 @@
+"""Configurations of older checkpoints, as today's version would write them: the one place that knows what changed.
+
+A run keeps the function it was trained with. So a key that its configuration lacks has the value that it stood for
+then, which is stated here and need not be today's default; a class that has moved is found at its new place.
+"""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from lipformer.config import NO_REGULARIZER
+
+GROUPS: dict[str, dict[str, Any]] = {
+    "embedding": {"_target_": "lipformer.modules.embedding.TokenEmbedding", "_partial_": True, "filled": 1.0},
+    "linear": {"_target_": "lipformer.modules.linear.dense", "_partial_": True},
+    "regularizer": {"_target_": NO_REGULARIZER, "_partial_": True},
+    "callbacks": {},
+}
+"""Groups that came later, as they then were."""
+KEYS: dict[str, dict[str, Any]] = {"trainer": {"compile": False, "report": True}}
+"""Group -> its keys that came later, whatever its class, with the values they stood for."""
+CLASS_KEYS: dict[str, dict[str, Any]] = {}
+"""Class, at today's place -> options that it gained, with the values they stood for."""
+MOVED: dict[str, str] = {}
+"""``_target_`` as it was stored -> where that class or function is now."""
+
+
+def as_written_today(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored configuration with the groups, keys and places that today's version expects.
+
+    Args:
+        config: the plain configuration found in a checkpoint. What is not of the shape that a configuration has is
+            handed on as it is, for whoever checks it.
+    """
+    today: dict[str, Any] = {**copy.deepcopy(GROUPS), **config}
+    for group, node in today.items():
+        if not isinstance(node, dict):
+            continue
+        node = {**copy.deepcopy(KEYS.get(group, {})), **node}
+        if isinstance(node.get("_target_"), str):
+            node = _moved(node)
+        elif group == "callbacks":
+            node = {name: _moved(child) if isinstance(child, dict) else child for name, child in node.items()}
+        today[group] = node
+    return today
+
+
+def _moved(node: dict[str, Any]) -> dict[str, Any]:
+    target = node.get("_target_")
+    if not isinstance(target, str):
+        return node
+    target = MOVED.get(target, target)
+    return {**copy.deepcopy(CLASS_KEYS.get(target, {})), **node, "_target_": target}

@@ -1,0 +1,83 @@
+"""Run folders of version 0.1.0 load, evaluate, continue and report as they did (tests/old_runs/README.md)."""
+
+import json
+import platform
+from pathlib import Path
+
+import pytest
+import torch
+from programs import evaluate, train
+
+from lipformer import certify, load_run
+from lipformer.run_record import read_record
+
+OLD_RUNS = Path(__file__).parent / "old_runs"
+EXPECTED = json.loads((OLD_RUNS / "expected.json").read_text())
+NAMES = sorted(EXPECTED)
+FIGURE = 1e-5
+"""Nats per character by which float32 may differ from one machine to another."""
+
+
+def _changes(name: str) -> list[str]:
+    """What the command line has to say about where the run's text is; the built-in one differs between Pythons."""
+    if name != "certified":
+        return [f"data.train={OLD_RUNS / 'text.txt'}"]
+    if not platform.python_version().startswith("3.11."):
+        pytest.skip("the built-in text of the run is that of Python 3.11")
+    return []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_model_gives_the_same_logits_and_certificate(name):
+    expected = EXPECTED[name]
+    run = load_run(OLD_RUNS / name, which="last")
+    model = run.model.double()
+    with torch.no_grad():
+        logits = model(torch.tensor([expected["ids"]]))[0, -1]
+    torch.testing.assert_close(logits, torch.tensor(expected["logits"], dtype=torch.float64), rtol=1e-9, atol=1e-9)
+    assert run.step == expected["step"]
+    certificate = certify(model)
+    assert certificate.trunk == pytest.approx(float(expected["trunk"]), rel=1e-9)
+    bounds = {row.name: row.bound for row in certificate.rows}
+    assert bounds == pytest.approx({row: float(bound) for row, bound in expected["rows"].items()}, rel=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_evaluates_to_the_same_figures(name, tmp_path, monkeypatch):
+    for kind, split in [("best", "valid"), ("last", "test")]:
+        folder = tmp_path / kind
+        options = [f"checkpoint={OLD_RUNS / name}", f"which={kind}", f"split={split}", *_changes(name)]
+        assert evaluate(monkeypatch, *options, f"hydra.run.dir={folder}") == 0
+        metrics = json.loads((folder / "metrics.json").read_text())
+        prefix, expected = {"valid": "val", "test": "test"}[split], EXPECTED[name][f"{kind}/{split}"]
+        assert metrics[f"{prefix}/nats_per_char"] == pytest.approx(expected["nats_per_char"], abs=FIGURE)
+        assert metrics[f"{prefix}/tokens"] == expected["tokens"]
+        assert metrics["protocol"] == expected["protocol"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_continues_to_the_same_weights(name, tmp_path, monkeypatch):
+    expected = EXPECTED[name]["resumed"]
+    folder = tmp_path / "continued"
+    changes = _changes(name)
+    options = [f"trainer.max_steps={expected['steps']}", *(["data=text_files", *changes] if changes else [])]
+    assert train(monkeypatch, f"resume={OLD_RUNS / name}", *options, f"hydra.run.dir={folder}") == 0
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["val/nats_per_char"] == pytest.approx(expected["nats_per_char"], abs=1e-3)
+    assert metrics["tokens"] == expected["tokens"]
+    run = load_run(folder, which="last")
+    assert run.step == expected["steps"]
+    with torch.no_grad():
+        logits = run.model.double()(torch.tensor([EXPECTED[name]["ids"]]))[0, -1]
+    torch.testing.assert_close(logits, torch.tensor(expected["logits"], dtype=torch.float64), rtol=1e-2, atol=1e-2)
+
+
+def test_they_are_reported_beside_each_other(tmp_path, monkeypatch):
+    folder = tmp_path / "report"
+    assert evaluate(monkeypatch, "study=report", f"runs='{OLD_RUNS}/*'", f"hydra.run.dir={folder}") == 0
+    page = (folder / "report.html").read_text()
+    records = [read_record(OLD_RUNS / name) for name in NAMES]
+    assert all(record.series and record.certificate and record.outcome for record in records)
+    for name, record in zip(NAMES, records, strict=True):
+        assert name in page
+        assert f"{record.outcome.best:.4f}" in page
