@@ -60,15 +60,17 @@ def _train(config: DictConfig, folder: Path) -> float | None:
             publish_report(folder)
 
     with recorded(folder, "train", report) as outcome:
+        resumed = None
         if settings is None:
-            from lipformer.training.resume import resumed_config
+            from lipformer.training.resume import resume_run
 
-            config = resumed_config(config, HydraConfig.get())
+            resumed = resume_run(config, HydraConfig.get())
+            config = resumed.config
             settings = validate(config)
         from lipformer.training.run import run_training
 
         plain.update(to_plain(config))
-        return run_training(settings, plain, folder, outcome)
+        return run_training(settings, plain, folder, outcome, resumed)
 
 
 def _evaluate(config: DictConfig, folder: Path) -> float | None:

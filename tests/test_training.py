@@ -17,7 +17,7 @@ from lipformer.training import schedules
 from lipformer.training.build import build_model, factory
 from lipformer.training.checkpoint import load_run
 from lipformer.training.module import LanguageModule, parameter_groups
-from lipformer.training.run import build_trainer
+from lipformer.training.trainer import build_trainer
 
 
 def test_run_folder_holds_what_the_contract_says(tiny_run):
@@ -134,7 +134,7 @@ def test_a_gpu_that_is_not_there_is_one_line(tmp_path, monkeypatch, capsys):
 
 
 def test_sigterm_before_the_first_step_closes_the_folder(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("lipformer.training.run.build_corpus", lambda data: signal.raise_signal(signal.SIGTERM))
+    monkeypatch.setattr("lipformer.training.parts.build_corpus", lambda data: signal.raise_signal(signal.SIGTERM))
     before = signal.getsignal(signal.SIGTERM)
     text = write_text(tmp_path / "text.txt")
     assert train(monkeypatch, f"data.train={text}", f"hydra.run.dir={tmp_path / 'run'}") == 143

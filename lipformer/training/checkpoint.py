@@ -125,7 +125,20 @@ def load_run(path: str | Path, *, which: str = "best", allow_targets: Sequence[s
         CheckpointError: there is no checkpoint, or it is truncated, unsafe or inconsistent.
     """
     path = find_checkpoint(path, which)
-    checkpoint = read_checkpoint(path)
+    return rebuild_run(read_checkpoint(path), path, allow_targets=allow_targets)
+
+
+def rebuild_run(checkpoint: Mapping[str, Any], path: Path, *, allow_targets: Sequence[str] = ()) -> Run:
+    """Build the model of a checkpoint that was read, and give it its weights.
+
+    Args:
+        checkpoint: of `read_checkpoint`.
+        path: the file, for messages.
+        allow_targets: as for `load_run`.
+
+    Raises:
+        CheckpointError: it is unsafe or inconsistent.
+    """
     extras = checkpoint["lipformer"]
     try:
         config, step = extras["config"], checkpoint["global_step"]

@@ -4,6 +4,7 @@ import copy
 import csv
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +13,17 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, UsageError
+from lipformer.model import CharTransformer
 from lipformer.training.build import check_targets
-from lipformer.training.checkpoint import find_checkpoint, load_run, read_checkpoint
+from lipformer.training.checkpoint import find_checkpoint, read_checkpoint, rebuild_run
+from lipformer.training.resume_changes import may_change, refuse_changes
 
 log = logging.getLogger(__name__)
 
 # Groups that become objects besides the model's and its corpus.
 BUILT_TO_TRAIN = ("optimizer", "schedule", "regularizer", "callbacks", "logger")
-# What a continued run may be given anew: how long and where it trains, where its text and its logs are. All else is
-# part of what the checkpoint holds (weights, optimizer state, position in the data) and would be ignored or break it.
-FREE_GROUPS = ("trainer", "callbacks", "logger")
-FREE_KEYS = (
-    "name",
-    "resume",
-    "allow_targets",
-    "data.dir",
-    "data.num_workers",
-    "data.train",
-    "data.valid",
-    "data.test",
-    "data.download",
-)
-
-
 # What Lightning and the data module restore, and would fail on with errors of their own.
 RESUMABLE = {
     "epoch": int,
@@ -48,19 +36,35 @@ RESUMABLE = {
 }
 
 
-def resumed_config(config: DictConfig, hydra: HydraConf) -> DictConfig:
-    """Return the configuration of the run that ``resume`` names, with the command line's changes to it.
+@dataclass(frozen=True)
+class Resumed:
+    """A run to go on with.
+
+    Attributes:
+        path: the checkpoint, from which Lightning restores the state of the training.
+        model: rebuilt, with its weights.
+        vocabulary: of the text it was trained on.
+        step: optimizer steps taken.
+        config: its own configuration, with what may change taken from the command line.
+    """
+
+    path: Path
+    model: CharTransformer
+    vocabulary: Vocabulary
+    step: int
+    config: DictConfig
+
+
+def resume_run(config: DictConfig, hydra: HydraConf) -> Resumed:
+    """Read the run that ``resume`` names, once, and rebuild its model.
 
     Args:
         config: what Hydra composed, with ``resume`` set.
         hydra: Hydra's own configuration: which overrides were typed.
 
-    Returns:
-        The stored configuration, with the overridden keys of `FREE_GROUPS` and `FREE_KEYS` taken from `config`.
-
     Raises:
         CheckpointError: there is no checkpoint to continue from.
-        UsageError: an override would change what the checkpoint holds.
+        UsageError: an override would change what the checkpoint holds, or the training is over.
     """
     path = find_checkpoint(config.resume, "last")
     checkpoint = read_checkpoint(path)
@@ -72,28 +76,30 @@ def resumed_config(config: DictConfig, hydra: HydraConf) -> DictConfig:
         raise CheckpointError(f"{path}: its configuration lacks {error}; the file was altered") from error
     if "${" in str(stored):  # a resolver could read the environment; what lipformer stores has none left
         raise CheckpointError(f"{path}: its configuration holds an interpolation; the file was altered")
-    load_run(path, allow_targets=config.allow_targets)  # refuses parts that do not fit together
     overrides = OverridesParser.create().parse_overrides(list(hydra.overrides.task))
+    removed = {override.key_or_group for override in overrides if override.is_delete()}
     typed = [override.key_or_group for override in overrides]
-    left_out = {override.key_or_group for override in overrides if override.is_delete()}
-    if config.data._target_ == stored["data"]["_target_"]:
-        typed = [key for key in typed if key != "data"]  # the run's own corpus, named so that its keys can be typed
-    for key in typed:
-        if key.split(".")[0] not in FREE_GROUPS and key not in FREE_KEYS:
-            raise UsageError(
-                f"{key} cannot change while resume={config.resume} continues a run, whose checkpoint holds it: leave "
-                f"{key} out, or start a new run"
-            )
+    refuse_changes(config, typed, stored)
+    run = rebuild_run(checkpoint, path, allow_targets=config.allow_targets)
+    continued = _continued(config, stored, [key for key in typed if may_change(key)], removed, path)
+    _check_room_to_train(checkpoint, continued.trainer, path)
+    log.info("continuing %s", path)
+    return Resumed(path, run.model, run.vocabulary, run.step, continued)
+
+
+def _continued(
+    config: DictConfig, stored: Mapping[str, Any], free: list[str], removed: set[str], path: Path
+) -> DictConfig:
+    """The stored configuration, with the typed keys that may change."""
     continued = copy.deepcopy(config)
     try:
         for key, value in stored.items():
             OmegaConf.update(continued, key, value, merge=False, force_add=True)
     except OmegaConfBaseException as error:
         raise CheckpointError(f"{path}: {str(error).splitlines()[0]}; the file was altered") from error
-    for key in typed:
-        value = None if key in left_out else OmegaConf.select(config, key)
+    for key in free:
+        value = None if key in removed else OmegaConf.select(config, key)
         OmegaConf.update(continued, key, value, merge=False, force_add=True)
-    log.info("continuing %s", path)
     return continued
 
 
@@ -105,6 +111,14 @@ def _check_resumable(checkpoint: Mapping[str, Any], path: Path) -> None:
             raise CheckpointError(
                 f"{path}: it lacks the {key} of a training, which cannot go on from it; use the last.ckpt of a run"
             )
+
+
+def _check_room_to_train(checkpoint: Mapping[str, Any], options: Mapping[str, Any], path: Path) -> None:
+    epoch = checkpoint["CharDataModule"].get("epoch", 0)
+    for key, done in (("step", checkpoint["global_step"]), ("epoch", epoch)):
+        limit = options[f"max_{key}s"]
+        if limit != -1 and done >= limit:
+            raise UsageError(f"resume={path}: it stands at {key} {done} and trainer.max_{key}s={limit}; raise that")
 
 
 def prepend_metrics(folder: Path, resume_from: Path, step: int) -> None:

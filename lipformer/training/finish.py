@@ -1,0 +1,71 @@
+"""What is left of a training when it has ended, however it ended: its figures, in the run folder and to look at."""
+
+import logging
+import math
+from pathlib import Path
+from typing import Any
+
+from lipformer.run_folder import Outcome, local_rank, write_metrics
+from lipformer.training.metrics import bits
+from lipformer.training.parts import Training
+from lipformer.training.publish import publish_figures
+from lipformer.training.resume import prepend_metrics
+from lipformer.training.summary import print_summary
+
+log = logging.getLogger(__name__)
+
+
+def best_score(training: Training) -> float | None:
+    """Return the best ``val/nats_per_char``, in nats; None where no validation was reached."""
+    score = training.best.best_model_score
+    return float(score) if score is not None and math.isfinite(score) else None
+
+
+def finish(training: Training, folder: Path, ended: Outcome) -> None:
+    """Write ``metrics.json``, complete ``metrics.csv``, print the summary and draw the figures.
+
+    Args:
+        training: that has ended.
+        folder: the run folder.
+        ended: how.
+    """
+    latest = training.monitor.latest if training.monitor else {}
+    metrics = final_metrics(training, ended.best, latest)
+    write_metrics(folder, metrics)
+    if training.resumed is not None and local_rank() == 0:
+        prepend_metrics(folder, training.resumed.path, training.resumed.step)
+    print_summary(metrics, latest, training.options["progress"], ended.status)
+    if training.options["report"]:
+        _draw_figures(training, folder, ended)
+
+
+def final_metrics(training: Training, best: float | None, latest: dict[str, float]) -> dict[str, Any]:
+    """Return what ``metrics.json`` says of a training: its best and last figures, and what it cost.
+
+    Args:
+        training: that has ended.
+        best: score, in nats.
+        latest: the last value of each metric of stability.
+    """
+    trainer, module, clock, monitor = training.trainer, training.module, training.throughput, training.monitor
+    return {
+        "best/val/nats_per_char": best,
+        "best/val/bits_per_char": None if best is None else bits(best),
+        **latest,
+        **{name: float(value) for name, value in trainer.callback_metrics.items()},
+        **({"stability/seconds": monitor.seconds} if monitor else {}),
+        "parameters": training.parameters,
+        "steps": trainer.global_step,
+        "tokens": module.tokens_seen,
+        "seconds": clock.seconds(),
+        "tokens_per_second": clock.tokens_per_second(module.tokens_seen),
+    }
+
+
+def _draw_figures(training: Training, folder: Path, ended: Outcome) -> None:
+    try:
+        publish_figures(folder, training.trainer.loggers)
+    except KeyboardInterrupt:
+        if ended.status == "finished":
+            raise
+        log.warning("the figures were left out: interrupted")  # how the training ended stands

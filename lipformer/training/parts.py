@@ -1,0 +1,145 @@
+"""The parts of one training, built from its configuration and put together."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.loggers import Logger
+
+from lipformer.config import TrainConfig
+from lipformer.data.datamodule import CharDataModule
+from lipformer.data.vocabulary import Vocabulary
+from lipformer.errors import UsageError
+from lipformer.model import CharTransformer
+from lipformer.training.build import LOADER_KEYS, build_callbacks, build_corpus, build_model, factory
+from lipformer.training.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
+from lipformer.training.callbacks.progress import progress_callbacks
+from lipformer.training.callbacks.stability import StabilityMonitor
+from lipformer.training.callbacks.stopping import CleanStop
+from lipformer.training.callbacks.throughput import Throughput
+from lipformer.training.checkpoint import checkpoint_extras
+from lipformer.training.module import LanguageModule
+from lipformer.training.resume import Resumed
+from lipformer.training.trainer import build_trainer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Training:
+    """What one training is made of.
+
+    Attributes:
+        module: the model, and how a step is taken with it.
+        data: of the training and validation splits.
+        trainer: runs both, with all callbacks.
+        logger: the one besides ``metrics.csv``, if any.
+        stop: knows of a Ctrl-C.
+        best: keeps the best checkpoint and its score.
+        throughput: the clock.
+        monitor: what watches the stability, if anything does.
+        options: the group ``trainer``.
+        resumed: the run that is continued, if any.
+    """
+
+    module: LanguageModule
+    data: CharDataModule
+    trainer: pl.Trainer
+    logger: Logger | None
+    stop: CleanStop
+    best: BestCheckpoint
+    throughput: Throughput
+    monitor: StabilityMonitor | None
+    options: dict[str, Any]
+    resumed: Resumed | None
+
+    @property
+    def parameters(self) -> int:
+        """Number of the model's parameters."""
+        return sum(p.numel() for p in self.module.model.parameters())
+
+
+def build_training(
+    settings: TrainConfig, config: dict[str, Any], folder: Path, resumed: Resumed | None = None
+) -> Training:
+    """Build what a configuration describes.
+
+    Args:
+        settings: the validated configuration.
+        config: the same as plain containers.
+        folder: the run folder.
+        resumed: the run to continue, whose model is taken over.
+
+    Raises:
+        UsageError: data, model or trainer refuse the configuration.
+    """
+    options = config["trainer"]
+    stop, best = CleanStop(), BestCheckpoint(folder, resumed.path if resumed else None)
+    throughput, shown = progress_callbacks(options["progress"])
+    watching = build_callbacks(config["callbacks"])
+    logger = factory(config["logger"], "logger")(folder=folder, config=config)
+    # Those that watch stand before those that save: what they raise keeps a bad state from being saved.
+    callbacks: list[Callback] = [stop, *watching, best, LastCheckpoint(folder), *shown]
+    trainer = build_trainer(options, folder, callbacks, [logger] if logger else [])
+    data, vocabulary = open_data(settings, config["data"], resumed)
+    pl.seed_everything(settings.seed, workers=True, verbose=False)
+    model = resumed.model.train() if resumed else build_model(config, len(vocabulary))
+    if options["compile"]:
+        model.compile(dynamic=True)  # in place, which leaves the names of the weights; batches differ in length
+    return Training(
+        module=build_module(settings, config, model, vocabulary),
+        data=data,
+        trainer=trainer,
+        logger=logger,
+        stop=stop,
+        best=best,
+        throughput=throughput,
+        monitor=next((callback for callback in watching if isinstance(callback, StabilityMonitor)), None),
+        options=options,
+        resumed=resumed,
+    )
+
+
+def open_data(
+    settings: TrainConfig, options: dict[str, Any], resumed: Resumed | None
+) -> tuple[CharDataModule, Vocabulary]:
+    """Read the training and the validation split, and log what they are.
+
+    Raises:
+        DataError: they cannot be read.
+        UsageError: the run to continue was trained on other characters.
+    """
+    data = CharDataModule(
+        build_corpus(options),
+        context=settings.context,
+        seed=settings.seed,
+        **{key: options[key] for key in LOADER_KEYS},
+    )
+    data.setup("fit")
+    assert data.vocabulary is not None  # made while the training split was read
+    if resumed is not None and resumed.vocabulary.to_plain() != data.vocabulary.to_plain():
+        raise UsageError(
+            f"resume={settings.resume}: {data.corpus.source('train')} has other characters than the text that run was "
+            "trained on; continue it with that text"
+        )
+    for line in data.report():
+        log.info(line)
+    return data, data.vocabulary
+
+
+def build_module(
+    settings: TrainConfig, config: dict[str, Any], model: CharTransformer, vocabulary: Vocabulary
+) -> LanguageModule:
+    """Put a model together with what trains it."""
+    return LanguageModule(
+        model,
+        optimizer=factory(config["optimizer"], "optimizer"),
+        schedule=factory(config["schedule"], "schedule"),
+        regularizer=factory(config["regularizer"], "regularizer"),
+        checkpoint_extras=checkpoint_extras(config, vocabulary),
+        seed=settings.seed,
+        log_every_steps=config["trainer"]["log_every_steps"],
+    )

@@ -1,0 +1,56 @@
+"""Lightning's trainer, as a run uses it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.loggers import CSVLogger
+from pytorch_lightning.plugins.environments import LightningEnvironment
+
+from lipformer.errors import UsageError
+
+
+def build_trainer(
+    options: dict[str, Any], folder: Path, callbacks: list[pl.Callback], loggers: list[Any]
+) -> pl.Trainer:
+    """Build the trainer of a run.
+
+    Args:
+        options: the group ``trainer``.
+        folder: the run folder.
+        callbacks: in the order in which they are called.
+        loggers: besides the one of ``metrics.csv``.
+
+    Raises:
+        UsageError: the machine lacks the accelerator or the devices, or the CPU is to compute in float16.
+    """
+    # Lightning's auto and gpu also mean Apple's GPU, which has no float64 for the sums of nats.
+    accelerators = {"cpu": "cpu", "gpu": "cuda", "auto": "cuda" if torch.cuda.is_available() else "cpu"}
+    accelerator = accelerators[options["accelerator"]]
+    if accelerator == "cpu" and options["precision"] == "16-mixed":  # Lightning would take bfloat16 without a word
+        raise UsageError("trainer.precision=16-mixed: the CPU does not train in float16; take bf16-mixed")
+    try:
+        return pl.Trainer(
+            accelerator=accelerator,
+            devices=options["devices"],
+            precision=options["precision"],
+            max_steps=options["max_steps"],
+            max_epochs=options["max_epochs"],
+            min_epochs=0,  # lets the last step be the middle of an epoch
+            gradient_clip_val=options["gradient_clip"],
+            val_check_interval=options["val_every_steps"],
+            check_val_every_n_epoch=None,
+            log_every_n_steps=options["log_every_steps"],
+            deterministic=options["deterministic"],
+            logger=[CSVLogger(folder, name="", version=""), *loggers],
+            callbacks=callbacks,
+            default_root_dir=folder,
+            num_sanity_val_steps=0,
+            use_distributed_sampler=False,  # the batch sampler knows its rank; Lightning would undo the buckets
+            enable_model_summary=False,
+            enable_progress_bar=False,  # callbacks/progress.py shows it
+            plugins=[LightningEnvironment()] if options["devices"] == 1 else None,
+        )
+    except (pl.utilities.exceptions.MisconfigurationException, ValueError) as error:
+        raise UsageError(f"trainer: {str(error).splitlines()[0]}") from error
