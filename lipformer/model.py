@@ -11,9 +11,11 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from lipformer.bounds.compose import compose
 from lipformer.functional.spectral import Norm
+from lipformer.modules import contracts
+from lipformer.modules.contracts import Invertible
 from lipformer.modules.fixed_point import Solution
 from lipformer.modules.linear import one_weight
-from lipformer.modules.residual import InvertibleResidual
+from lipformer.modules.walk import TRUNK_ROLES, walk
 
 ModuleFactory = Callable[..., nn.Module]
 
@@ -27,12 +29,11 @@ class TransformerBlock(nn.Module):
     """
 
     chain = ("attention", "feedforward")
-    """What it applies, one after the other: a certificate has a row for each."""
 
     def __init__(self, attention: nn.Module, feedforward: nn.Module):
         super().__init__()
-        self.attention: Any = attention  # Any: torch types attributes of modules as tensors
-        self.feedforward: Any = feedforward
+        self.attention = attention
+        self.feedforward = feedforward
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Apply both residuals."""
@@ -40,7 +41,7 @@ class TransformerBlock(nn.Module):
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Product of the residuals' constants."""
-        return compose(self.attention.lipschitz_bound(p, length), self.feedforward.lipschitz_bound(p, length))
+        return compose(*(contracts.lipschitz_bound(part, p, length) for part in (self.attention, self.feedforward)))
 
 
 class CharTransformer(nn.Module):
@@ -77,15 +78,14 @@ class CharTransformer(nn.Module):
         residual: ModuleFactory,
         feedforward: ModuleFactory,
         position: ModuleFactory,
-        embedding: ModuleFactory,
-        linear: Callable[[nn.Linear], Any],
+        embedding: Callable[..., nn.Embedding],
+        linear: Callable[[nn.Linear], object],
     ):
         super().__init__()
         self.context = context
         self.width = width
-        symbols: Any = embedding(vocabulary_size, width)
-        self.embedding = symbols
-        self.position = position(context, symbols.embedding_dim)
+        self.embedding = embedding(vocabulary_size, width)
+        self.position = position(context, self.embedding.embedding_dim)
         blocks = [
             TransformerBlock(
                 residual(attention(width, heads, context=context, causal=True, dropout=dropout), norm, width),
@@ -97,18 +97,17 @@ class CharTransformer(nn.Module):
         for module in list(self.blocks.modules()):  # a list: parametrising adds modules
             if isinstance(module, nn.Linear) and not is_parametrized(module):
                 linear(module)
-        normalised = all(block.feedforward.normalises_output for block in blocks)
-        self.final_norm: Any = nn.Identity() if normalised else norm(width)
+        normalised = all(contracts.normalises_output(block.feedforward) for block in blocks)
+        self.final_norm = nn.Identity() if normalised else norm(width)
         self.head = nn.Linear(width, vocabulary_size)
-        nn.init.normal_(symbols.weight, std=EMBEDDING_STD)
+        nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
         nn.init.xavier_uniform_(self.head.weight)
         nn.init.zeros_(self.head.bias)
 
     @property
     def longest_input(self) -> int | None:
         """Longest sequence the model accepts, in tokens; None where there is no limit."""
-        parts = (module for module in self.modules() if module is not self)
-        limits = (getattr(module, "longest_input", None) for module in parts)
+        limits = (contracts.longest_input(module) for module in self.modules() if module is not self)
         return min((limit for limit in limits if limit is not None), default=None)
 
     def embed(self, ids: Int[Tensor, "B N"]) -> Float[Tensor, "B N D"]:
@@ -143,7 +142,11 @@ class CharTransformer(nn.Module):
             length: N for which the bound holds, shorter ones included; None for ``context``.
         """
         length = self.context if length is None else length
-        return compose(*(layer.lipschitz_bound(p, length) for layer in self._layers()))
+        return compose(*(contracts.lipschitz_bound(layer, p, length) for layer in self._layers()))
+
+    def inversion_obstacle(self) -> str:
+        """Why the trunk, as it is now, has no inverse, in the words of its first such layer; "" where it has one."""
+        return next(filter(None, map(contracts.inversion_obstacle, self._layers())), "")
 
     def invert(self, y: Float[Tensor, "B N D"], **options: Any) -> Solution:
         """Return the embedded tokens of the trunk's features, layer by layer from the last to the first.
@@ -166,6 +169,7 @@ class CharTransformer(nn.Module):
         x, iterations, converged = y, 0, True
         layers = self._bijections()
         for layer in reversed(layers):
+            assert isinstance(layer, Invertible)
             solution = layer.invert(x, **options)
             x, iterations = solution.x, max(iterations, solution.iterations)
             converged = converged and solution.converged
@@ -187,15 +191,16 @@ class CharTransformer(nn.Module):
         self._check_tokens(x)
         total = x.new_zeros(len(x))
         for layer in self._bijections():
+            assert isinstance(layer, Invertible)
             y = layer(x)  # first: in train mode it may set a norm
             total = total + layer.log_det(x, **options)
             x = y
         return total
 
-    def _layers(self) -> list[Any]:
-        """The residuals in order, and the final norm if there is one."""
-        layers: list[Any] = [layer for block in self.blocks for layer in (block.attention, block.feedforward)]
-        return layers if isinstance(self.final_norm, nn.Identity) else [*layers, self.final_norm]
+    def _layers(self) -> list[nn.Module]:
+        """What the trunk applies, in order, but for what does nothing."""
+        layers = [place.module for place in walk(self) if place.role in TRUNK_ROLES]
+        return [layer for layer in layers if type(layer).forward is not nn.Identity.forward]
 
     def _check_tokens(self, x: Tensor) -> None:
         if x.dim() != 3 or x.shape[-1] != self.width or not x.is_floating_point():
@@ -204,12 +209,10 @@ class CharTransformer(nn.Module):
                 f"{x.dtype} of shape {tuple(x.shape)}"
             )
 
-    def _bijections(self) -> list[InvertibleResidual]:
-        layers = self._layers()
-        for layer in layers:
-            if not isinstance(layer, InvertibleResidual):
-                raise TypeError(f"{type(layer).__name__} is not invertible: build the model with residual=invertible")
-        return layers
+    def _bijections(self) -> list[nn.Module]:
+        if obstacle := self.inversion_obstacle():
+            raise TypeError(obstacle)
+        return self._layers()
 
 
 EMBEDDING_STD = 1.0  # of the size of the sinusoidal positions that are added

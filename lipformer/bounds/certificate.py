@@ -1,7 +1,7 @@
 """The Lipschitz certificate of a whole model, a row for each layer."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
@@ -12,6 +12,9 @@ from lipformer.bounds import theorems
 from lipformer.bounds.compose import Bound, compose
 from lipformer.functional.eval_mode import eval_mode
 from lipformer.functional.spectral import Norm, parse_norm
+from lipformer.modules import contracts
+from lipformer.modules.contracts import HasTrunk, Lipschitz
+from lipformer.modules.walk import TRUNK_ROLES, Place, children_of, walk
 
 NOTE = (
     "upper bounds for the real-number function that the weights define in eval mode; the rounding of a float32 "
@@ -88,9 +91,9 @@ def certify(model: nn.Module, p: Norm | str = "mixed", length: int | None = None
     in bfloat16 1e-2) that no Lipschitz constant covers.
 
     Args:
-        model: has ``blocks``, ``final_norm`` and ``head``, as `lipformer.model.CharTransformer` has. A block that only
-            applies some of its layers one after the other may name them, in this order, in ``chain``, and has a row for
-            each; any other has one, of its own ``lipschitz_bound``.
+        model: has ``blocks``, ``final_norm`` and ``head``, as `lipformer.model.CharTransformer` has, and is taken apart
+            by `lipformer.modules.walk`; or it has ``embed``, ``trunk`` and ``head`` without blocks, as a recurrent
+            network may: one row then stands for the trunk, with the model's own bound, infinite if it states none.
         p: 2, ``math.inf`` or "mixed", also for the logits.
         length: longest sequence, in tokens; None for ``model.context``.
 
@@ -99,78 +102,65 @@ def certify(model: nn.Module, p: Norm | str = "mixed", length: int | None = None
         ValueError: unknown ``p``; ``length`` below 1, or above what the model reads.
     """
     norm = parse_norm(p)
-    missing = [name for name in ("blocks", "final_norm", "head") if not hasattr(model, name)]
+    children = children_of(model)
+    whole = isinstance(model, HasTrunk) and "blocks" not in children
+    missing = [name for name in (("head",) if whole else ("blocks", "final_norm", "head")) if name not in children]
     if missing:
         raise TypeError(
-            f"{type(model).__name__} has no {missing[0]}: certify takes a model of blocks, final_norm and head, and a "
-            "layer by itself answers lipschitz_bound(p)"
+            f"{type(model).__name__} has no {missing[0]}: certify takes a model of blocks, final_norm and head, or of "
+            "embed, trunk and head; a layer by itself answers lipschitz_bound(p)"
         )
-    parts: Any = model
-    length = parts.context if length is None else length
-    limit = getattr(model, "longest_input", None)
+    length = contracts.context(model) if length is None else length
+    limit = contracts.longest_input(model)
+    if length is None:
+        raise ValueError(f"give a length: {type(model).__name__} states no context")
     if length < 1:
         raise ValueError(f"length must be at least 1, not {length}")
     if limit is not None and length > limit:
         raise ValueError(f"length={length}: the model reads at most {limit} tokens")
     with eval_mode(model):
-        rows = [
-            row
-            for top in ("blocks", "final_norm")
-            for name, layer in _layers(top, getattr(model, top))
-            for row in _rows(name, layer, norm, length)
-        ]
-        head = _row("head", parts.head, "head", norm, length)
+        places = [Place("trunk", model, "trunk")] if whole else list(walk(model))
+        rows = _rows(places, norm, length)
+        head = _row(Place("head", children["head"], "head"), "head", norm, length)
     return Certificate((*rows, head), _total(rows), _total([*rows, head]), norm, length)
 
 
-def _layers(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Take apart what is nothing but layers one after the other: a stack, and a block that says so (``chain``)."""
-    if isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward:
-        chain = tuple(module._modules)  # named_children() has a layer that is applied twice only once
-    else:
-        chain = getattr(module, "chain", ())
-    if not chain:
-        yield name, module
-        return
-    for child in chain:
-        yield from _layers(f"{name}.{child}", getattr(module, child))
-
-
-def _rows(name: str, layer: nn.Module, p: Norm, length: int) -> Iterator[Row]:
-    """A layer's row, and below a residual's those of its branch and norm."""
-    whole = _row(name, layer, "trunk", p, length)
-    yield whole
-    if _is_residual(layer):
-        for part in ("branch", "norm"):
-            row = _row(f"{name}.{part}", getattr(layer, part), "part", p, length)
-            if math.isinf(row.bound) and math.isfinite(whole.bound):
+def _rows(places: list[Place], p: Norm, length: int) -> list[Row]:
+    """A row for each layer of the trunk, and below a residual's those of its branch and norm."""
+    rows: list[Row] = []
+    bounded = False
+    for place in places:
+        if place.role in ("trunk", *TRUNK_ROLES):
+            rows.append(_row(place, "trunk", p, length))
+            bounded = math.isfinite(rows[-1].bound)
+        elif place.role in ("branch", "norm"):
+            row = _row(place, "part", p, length)
+            if math.isinf(row.bound) and bounded:
                 row = replace(row, caveat=f"{row.caveat}; bounded here, where its inputs are")
-            yield row
+            rows.append(row)
+    return rows
 
 
-def _row(name: str, module: nn.Module, role: Role, p: Norm, length: int) -> Row:
-    bound, caveat = _answer(module, p, length)
-    return Row(name, type(module).__name__, bound, role, caveat)
+def _row(place: Place, role: Role, p: Norm, length: int) -> Row:
+    bound, caveat = _answer(place.module, p, length)
+    return Row(place.name, type(place.module).__name__, bound, role, caveat)
 
 
-def _answer(module: Any, p: Norm, length: int) -> tuple[float, str]:
+def _answer(module: nn.Module, p: Norm, length: int) -> tuple[float, str]:
     """A module's bound and caveat, never nan."""
     if not all(weight.isfinite().all() for weight in module.parameters()):
         return math.inf, NOT_FINITE
-    if hasattr(module, "lipschitz_bound"):
-        silent = [part for part in ("branch", "norm") if not hasattr(getattr(module, part, module), "lipschitz_bound")]
+    if isinstance(module, Lipschitz):
+        parts = [part for name, part in module.named_children() if name in ("branch", "norm")]
+        silent = [part for part in parts if not isinstance(part, Lipschitz)]
         if silent:
-            return math.inf, f"no lipschitz_bound: {type(getattr(module, silent[0])).__name__}"
-        return float(compose(module.lipschitz_bound(p, length))), str(getattr(module, "caveat", ""))
+            return math.inf, f"no lipschitz_bound: {type(silent[0]).__name__}"
+        return float(compose(module.lipschitz_bound(p, length))), contracts.caveat(module)
     for kind, bound in TORCH_BOUNDS.items():
         # A subclass may compute something else.
         if isinstance(module, kind) and type(module).forward is kind.forward:
             return float(compose(bound(module, p))), ""
     return math.inf, "no lipschitz_bound"
-
-
-def _is_residual(layer: nn.Module) -> bool:
-    return hasattr(layer, "branch") and hasattr(layer, "norm")
 
 
 def _total(rows: list[Row]) -> float:

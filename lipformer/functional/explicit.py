@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from torch import nn
+
+from lipformer.modules.contracts import TwoPaths
 
 
 @contextmanager
@@ -18,7 +19,7 @@ def explicit(function: object) -> Iterator[None]:
         function: a module; of anything else (a lambda that hides a module, say) nothing is known or changed.
     """
     modules = function.modules() if isinstance(function, nn.Module) else ()
-    layers: list[Any] = [module for module in modules if hasattr(module, "fused")]
+    layers = [module for module in modules if isinstance(module, TwoPaths)]
     before = [layer.fused for layer in layers]
     try:
         for layer in layers:

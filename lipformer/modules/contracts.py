@@ -11,16 +11,16 @@ nan. Legend: B sentences, N tokens, D width, H heads; p is 2, ``math.inf`` or "m
 Protocols have methods only. From Python 3.12 ``isinstance`` looks for their members without calling ``__getattr__``,
 where torch keeps parameters, buffers and submodules; such a member would count on 3.11 and not on 3.12.
 
-This file imports torch and `lipformer.functional.spectral` alone, so that every layer
+This file and :mod:`lipformer.modules.walk` import torch and `lipformer.functional.spectral` alone, so that every layer
 of the library, the ones below ``modules`` among them, can ask by the same names.
 """
 
 import math
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lipformer.functional.spectral import Norm
@@ -105,12 +105,12 @@ class Invertible(Protocol):
         """Why this instance, as it is now, has no inverse: one clause that names the part; "" where it has one."""
 
     @abstractmethod
-    def invert(self, y: Float[Tensor, "B N D"]) -> "Solution":
-        """Return the x of a y, with how it was found; takes options of `lipformer.modules.fixed_point.solve` too."""
+    def invert(self, y: Float[Tensor, "B N D"], **options: Any) -> "Solution":
+        """Return the x of a y, with how it was found; options of `lipformer.modules.fixed_point.solve`."""
 
     @abstractmethod
-    def log_det(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B"]:
-        """log|det dy/dx| of each sequence, in nats; takes options of `lipformer.modules.log_det.log_det` too."""
+    def log_det(self, x: Float[Tensor, "B N D"], **options: Any) -> Float[Tensor, "B"]:
+        """log|det dy/dx| of each sequence, in nats; options of `lipformer.modules.log_det.log_det`."""
 
 
 @runtime_checkable
@@ -180,44 +180,66 @@ class TwoPaths(Protocol):
     fused: bool
 
 
+@runtime_checkable
+class HasTrunk(Protocol):
+    """A language model in three steps: ``embed``, ``trunk``, and a module ``head`` from features to logits.
+
+    A model that lacks it has no certificate, no local constants, and of ``stability/`` gradients, parameters and
+    updates only.
+    """
+
+    @abstractmethod
+    def embed(self, ids: Int[Tensor, "B N"]) -> Float[Tensor, "B N D"]:
+        """Return the embedded tokens of symbols: vectors, which can move where ids cannot."""
+
+    @abstractmethod
+    def trunk(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
+        """Map embedded tokens to features."""
+
+
 # --- plain values, and what counts where nothing is stated ----------------------------------------------------------
 
 
-def lipschitz_bound(part: nn.Module, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
+def lipschitz_bound(part: object, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
     """The bound that a part states (:class:`Lipschitz`), infinity where it states none."""
     if isinstance(part, Lipschitz):
         return part.lipschitz_bound(p, length)
     return torch.tensor(math.inf, dtype=torch.float64)
 
 
-def output_radius(norm: nn.Module) -> Float[Tensor, ""]:
+def output_radius(norm: object) -> Float[Tensor, ""]:
     """The radius that a norm states (:class:`BoundedOutput`), infinity where it states none."""
     return norm.output_radius() if isinstance(norm, BoundedOutput) else torch.tensor(math.inf, dtype=torch.float64)
 
 
-def inversion_obstacle(layer: nn.Module) -> str:
+def inversion_obstacle(layer: object) -> str:
     """Why a layer of the trunk, as it is now, has no inverse; "" where it has one (:class:`Invertible`)."""
     if isinstance(layer, Invertible):
         return layer.inversion_obstacle()
-    return f"{type(layer).__name__} is not invertible"
+    return f"{type(layer).__name__} is not invertible: build the model with residual=invertible"
 
 
-def caveat(part: nn.Module) -> str:
+def caveat(part: object) -> str:
     """``caveat``, one clause beside the part's bound in a certificate; "" where nothing is stated."""
     return str(getattr(part, "caveat", ""))
 
 
-def longest_input(part: nn.Module) -> int | None:
+def longest_input(part: object) -> int | None:
     """``longest_input``, the longest sequence accepted, in tokens; None, no limit, where nothing is stated."""
     return getattr(part, "longest_input", None)
 
 
-def causal(attention: nn.Module) -> bool:
+def context(model: object) -> int | None:
+    """``context``, the longest sequence a model was built for, in tokens; None where nothing is stated."""
+    return getattr(model, "context", None)
+
+
+def causal(attention: object) -> bool:
     """``causal``, whether no token attends to a later one; True where nothing is stated, as the model asks for."""
     return bool(getattr(attention, "causal", True))
 
 
-def weight_methods(part: nn.Module) -> tuple[str, ...]:
+def weight_methods(part: object) -> tuple[str, ...]:
     """``weight_methods``, names of methods without arguments that depend on the parameters alone.
 
     An inverse calls them once instead of once an iteration (`lipformer.functional.constant_weights`); none where
@@ -226,7 +248,7 @@ def weight_methods(part: nn.Module) -> tuple[str, ...]:
     return tuple(getattr(part, "weight_methods", ()))
 
 
-def branch_scale(residual: nn.Module) -> float | Tensor:
+def branch_scale(residual: object) -> float | Tensor:
     """``branch_scale``, what a residual multiplies its branch by, over what it multiplies the skip connection by.
 
     A number, (), or one for each channel, (D,); 1 where nothing is stated. Telemetry's ``branch_gain`` is of the
@@ -235,7 +257,7 @@ def branch_scale(residual: nn.Module) -> float | Tensor:
     return getattr(residual, "branch_scale", 1.0)
 
 
-def normalises_output(residual: nn.Module) -> bool:
+def normalises_output(residual: object) -> bool:
     """``normalises_output``, whether a residual's output has been through its norm.
 
     If one has not, or states nothing, the model puts a norm behind the last block.
@@ -243,7 +265,7 @@ def normalises_output(residual: nn.Module) -> bool:
     return bool(getattr(residual, "normalises_output", False))
 
 
-def chain(block: nn.Module) -> tuple[str, ...]:
+def chain(block: object) -> tuple[str, ...]:
     """``chain``, names of the children that a block applies one after the other, and does nothing else.
 
     Each is then a layer of its own (`lipformer.modules.walk`): a row of the certificate, a name in the metrics. A block
@@ -252,7 +274,7 @@ def chain(block: nn.Module) -> tuple[str, ...]:
     return tuple(getattr(block, "chain", ()))
 
 
-def joined_heads(attention: nn.Module) -> tuple[int, nn.Linear] | None:
+def joined_heads(attention: object) -> tuple[int, nn.Linear] | None:
     """``heads``, H, and the projection ``out`` that reads their outputs side by side; None where they are not stated.
 
     Heads that are joined by anything but a bias-free ``nn.Linear`` have no local constants of their own.

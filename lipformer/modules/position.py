@@ -25,8 +25,12 @@ class LearnedPosition(nn.Module):
 
     def __init__(self, context: int, width: int):
         super().__init__()
-        self.longest_input: int | None = context
         self.weight = nn.Parameter(torch.empty(context, width).normal_(std=INIT_STD))
+
+    @property
+    def longest_input(self) -> int:
+        """Number of positions."""
+        return len(self.weight)
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Add a position to each token.
@@ -57,7 +61,6 @@ class SinusoidalPosition(nn.Module):
     """
 
     caveat = ""
-    longest_input: int | None = None
 
     def __init__(self, context: int, width: int):
         super().__init__()

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from lipformer.bounds.compose import compose, convex, residual
 from lipformer.functional.constant_weights import constant_weights
 from lipformer.functional.spectral import Norm
+from lipformer.modules.contracts import Contractive, InvertibleNorm, LipschitzOnBall, lipschitz_bound, output_radius
 from lipformer.modules.fixed_point import Solution, solve
 from lipformer.modules.log_det import log_det
 
@@ -32,8 +33,8 @@ class Residual(nn.Module):
 
     def __init__(self, branch: nn.Module, norm: Callable[[int], nn.Module], width: int):
         super().__init__()
-        self.branch: Any = branch  # Any: torch types attributes of modules as tensors
-        self.norm: Any = norm(width)
+        self.branch = branch
+        self.norm = norm(width)
 
 
 class PostNorm(Residual):
@@ -52,7 +53,7 @@ class PostNorm(Residual):
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Lip(norm) (1 + Lip(f))."""
-        return compose(residual(self.branch.lipschitz_bound(p, length)), self.norm.lipschitz_bound(p, length))
+        return compose(residual(lipschitz_bound(self.branch, p, length)), lipschitz_bound(self.norm, p, length))
 
 
 class PreNorm(Residual):
@@ -73,12 +74,12 @@ class PreNorm(Residual):
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """1 + Lip(f) Lip(norm), f on the ball that the norm maps into where it is not Lipschitz everywhere."""
-        branch = self.branch.lipschitz_bound(p, length)
-        if branch.isinf() and hasattr(self.branch, "lipschitz_bound_on_ball"):
-            radius = self.norm.output_radius()
+        branch = lipschitz_bound(self.branch, p, length)
+        if branch.isinf() and isinstance(self.branch, LipschitzOnBall):
+            radius = output_radius(self.norm)
             if radius.isfinite():
                 branch = self.branch.lipschitz_bound_on_ball(radius, p, length)
-        return residual(compose(self.norm.lipschitz_bound(p, length), branch))
+        return residual(compose(lipschitz_bound(self.norm, p, length), branch))
 
 
 class InvertibleResidual(PostNorm):
@@ -96,17 +97,23 @@ class InvertibleResidual(PostNorm):
 
     def __init__(self, branch: nn.Module, norm: Callable[[int], nn.Module], width: int):
         super().__init__(branch, norm, width)
-        if not hasattr(branch, "contraction_bound"):
-            raise ValueError(
-                f"an invertible residual needs a contractive branch, which {type(branch).__name__} is not: take "
+        if obstacle := self.inversion_obstacle():
+            raise ValueError(obstacle)
+
+    def inversion_obstacle(self) -> str:
+        """Which part stands in the way; "" for none, as has to be for the residual to be built."""
+        if not isinstance(self.branch, Contractive):
+            return (
+                f"an invertible residual needs a contractive branch, which {type(self.branch).__name__} is not: take "
                 "attention=contractive_l2, contractive_l2_decoupled or contractive_l2_blocks and "
                 "feedforward=contractive or none"
             )
-        if not hasattr(self.norm, "invert"):
-            raise ValueError(
+        if not isinstance(self.norm, InvertibleNorm):
+            return (
                 f"an invertible residual needs an invertible norm, which {type(self.norm).__name__} is not: take "
                 "norm=act_norm or none"
             )
+        return ""
 
     def invert(self, y: Float[Tensor, "B N D"], **options: Any) -> Solution:
         """Return the x of a y, by the iteration z <- norm^-1(y) - f(z).
@@ -116,7 +123,7 @@ class InvertibleResidual(PostNorm):
             options: of :func:`~lipformer.modules.fixed_point.solve`.
         """
         with constant_weights(self.branch):
-            return solve(self.branch, self.norm.invert(y), **options)
+            return solve(self.branch, self._invertible_norm().invert(y), **options)
 
     def log_det(self, x: Float[Tensor, "B N D"], **options: Any) -> Float[Tensor, "B"]:
         """Return log|det dy/dx| of each sequence.
@@ -125,7 +132,12 @@ class InvertibleResidual(PostNorm):
             x: an input.
             options: of :func:`~lipformer.modules.log_det.log_det`.
         """
-        return log_det(self.branch, x, **options) + self.norm.log_det(x)
+        return log_det(self.branch, x, **options) + self._invertible_norm().log_det(x)
+
+    def _invertible_norm(self) -> InvertibleNorm:
+        if not isinstance(self.norm, InvertibleNorm):  # replaced since the residual was built
+            raise TypeError(self.inversion_obstacle())
+        return self.norm
 
 
 class WeightedResidual(Residual):
@@ -162,8 +174,8 @@ class WeightedResidual(Residual):
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Lip(norm) (1 + max|alpha| Lip(f))."""
-        branch = compose(self.branch.lipschitz_bound(p, length), self.alpha.double().abs().amax())
-        return compose(residual(branch), self.norm.lipschitz_bound(p, length))
+        branch = compose(lipschitz_bound(self.branch, p, length), self.alpha.double().abs().amax())
+        return compose(residual(branch), lipschitz_bound(self.norm, p, length))
 
 
 class ConvexResidual(Residual):
@@ -203,6 +215,6 @@ class ConvexResidual(Residual):
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Lip(norm) (1 - a + a Lip(f))."""
-        share, branch = self.logit.double().sigmoid(), self.branch.lipschitz_bound(p, length)
+        share, branch = self.logit.double().sigmoid(), lipschitz_bound(self.branch, p, length)
         mean = math.inf if share.isnan() else convex(share, 1.0, branch)
-        return compose(mean, self.norm.lipschitz_bound(p, length))
+        return compose(mean, lipschitz_bound(self.norm, p, length))

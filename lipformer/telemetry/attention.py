@@ -5,7 +5,6 @@ if causal (counting from 0), else N.
 """
 
 import math
-from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -14,7 +13,9 @@ from torch import Tensor, nn
 from lipformer.bounds import theorems
 from lipformer.functional.eval_mode import eval_mode
 from lipformer.functional.precision import at_least_float32
+from lipformer.modules import contracts
 from lipformer.modules.attention.scored import ScoredAttention, SoftmaxAttention
+from lipformer.modules.contracts import Attends, HasScores
 
 
 @torch.no_grad()
@@ -37,7 +38,7 @@ def attention_statistics(layer: nn.Module, x: Float[Tensor, "B N D"]) -> dict[st
     which sigmoid and kernel attention need not have at one; rows of sum 0 have none and are left out of the four.
 
     Args:
-        layer: with ``attention_weights(x)``, (B, H, N, N), none negative; ``attention_scores(x)``, of the same shape,
+        layer: with ``attention_weights(x)`` (`contracts.Attends`); ``attention_scores(x)`` (`contracts.HasScores`)
             gives ``logit_variance`` besides, and the Jacobian's norms are of a
             :class:`~lipformer.modules.attention.scored.SoftmaxAttention` alone. A layer that has no attribute
             ``causal`` is taken for causal.
@@ -48,14 +49,15 @@ def attention_statistics(layer: nn.Module, x: Float[Tensor, "B N D"]) -> dict[st
         for. {} for a layer without ``attention_weights``. nan where there are no rows to tell of (N = 1), and where a
         nan enters.
     """
-    attention: Any = layer  # Any: torch types attributes of modules as tensors
-    if not hasattr(attention, "attention_weights"):
+    if not isinstance(layer, Attends):
         return {}
-    with eval_mode(attention):
-        scores = attention.attention_scores(x) if hasattr(attention, "attention_scores") else None
-        scored = isinstance(attention, ScoredAttention)
-        weights = attention.weights_from_scores(scores) if scored else attention.attention_weights(x)
-    weights, causal = at_least_float32(weights), getattr(attention, "causal", True)
+    with eval_mode(layer):
+        scores = layer.attention_scores(x) if isinstance(layer, HasScores) else None
+        if scores is not None and isinstance(layer, ScoredAttention):
+            weights = layer.weights_from_scores(scores)
+        else:
+            weights = layer.attention_weights(x)
+    weights, causal = at_least_float32(weights), contracts.causal(layer)
     tokens = weights.shape[-1]
     seen = torch.arange(1, tokens + 1, device=weights.device, dtype=weights.dtype)
     seen = seen if causal else torch.full_like(seen, tokens)
@@ -76,7 +78,7 @@ def attention_statistics(layer: nn.Module, x: Float[Tensor, "B N D"]) -> dict[st
     }
     if scores is not None:
         statistics["logit_variance"] = _mean(_variance(at_least_float32(scores), seen, causal), choosing)
-    if isinstance(attention, SoftmaxAttention):
+    if isinstance(layer, SoftmaxAttention):
         norms = theorems.softmax_jacobian_norm(weights)
         statistics["softmax_jacobian_norm"] = _mean(norms, choosing)
         statistics["softmax_jacobian_norm_max"] = -_lowest(-norms, choosing)

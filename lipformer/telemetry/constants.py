@@ -1,8 +1,7 @@
 """The dear measurements: norms of weights, local Lipschitz constants, and how well an invertible layer inverts."""
 
 import warnings
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
 from jaxtyping import Float, Int
@@ -13,8 +12,10 @@ from lipformer.functional import spectral
 from lipformer.functional.constant_weights import constant_weights
 from lipformer.functional.eval_mode import eval_mode
 from lipformer.functional.spectral import Norm
+from lipformer.modules.contracts import Invertible, InvertibleNorm, NamesItsMaps
 from lipformer.modules.fixed_point import NotConvergedWarning
-from lipformer.telemetry.layers import TRUNK, Passage
+from lipformer.modules.walk import TRUNK_ROLES, Passage
+from lipformer.telemetry.layers import TRUNK
 
 ITERATIONS = 2
 """Of an ascent to a local constant; the next one goes on from where it ended."""
@@ -32,8 +33,8 @@ def weight_norms(branch: nn.Module) -> dict[str, Float[Tensor, ""]]:
     expand, contract).
     """
     maps: dict[str, Tensor]
-    if hasattr(branch, "linear_maps"):
-        maps = branch.linear_maps()  # type: ignore[operator]
+    if isinstance(branch, NamesItsMaps):
+        maps = branch.linear_maps()
     else:
         maps = {name: child.weight for name, child in branch.named_children() if isinstance(child, nn.Linear)}
     found = {}
@@ -71,7 +72,7 @@ class LocalConstants:
 
 
 @torch.no_grad()
-def inversion_statistics(model: Any, passed: Mapping[str, Passage]) -> dict[str, Float[Tensor, ""] | float]:
+def inversion_statistics(model: nn.Module, passed: Mapping[str, Passage]) -> dict[str, Float[Tensor, ""] | float]:
     """Return ``<layer>/contraction_rate`` and ``<layer>/reconstruction_error`` of the invertible residuals.
 
     And ``trunk/reconstruction_error``, where all layers are. The error is the largest entry of abs(x' - x), x' the
@@ -82,19 +83,21 @@ def inversion_statistics(model: Any, passed: Mapping[str, Passage]) -> dict[str,
         passed: of `lipformer.telemetry.layers.pass_through`; of its sentences the first is inverted.
     """
     found: dict[str, Tensor | float] = {}
-    residuals = [(name, passage) for name, passage in passed.items() if hasattr(passage.module, "branch")]
-    invertible = [(name, passage) for name, passage in residuals if hasattr(passage.module, "invert")]
-    if not invertible or passed[TRUNK].x.dtype.itemsize < 4:
+    if passed[TRUNK].x.dtype.itemsize < 4:
         return found
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", NotConvergedWarning)  # it shows in the error
-        for name, passage in invertible:
-            x, y, branch = passage.x[:1], passage.y[:1], passage.module.branch
-            with constant_weights(branch):
-                found[f"{name}/contraction_rate"] = contraction_rate(branch, passage.module.norm.invert(y))
-            solution = passage.module.invert(y, max_iterations=MOST_ITERATIONS)
+        for name, passage in passed.items():
+            layer, x, y = passage.place.module, passage.x[:1], passage.y[:1]
+            if passage.place.role not in TRUNK_ROLES or not isinstance(layer, Invertible) or layer.inversion_obstacle():
+                continue
+            parts = dict(layer.named_children())
+            if "branch" in parts and isinstance(norm := parts.get("norm"), InvertibleNorm):
+                with constant_weights(parts["branch"]):
+                    found[f"{name}/contraction_rate"] = contraction_rate(parts["branch"], norm.invert(y))
+            solution = layer.invert(y, max_iterations=MOST_ITERATIONS)
             found[f"{name}/reconstruction_error"] = (solution.x - x).abs().amax()
-        if len(invertible) == len(residuals) and isinstance(model.final_norm, nn.Identity):
+        if found and isinstance(model, Invertible) and not model.inversion_obstacle():
             trunk = passed[TRUNK]
             solution = model.invert(trunk.y[:1], max_iterations=MOST_ITERATIONS)
             found[f"{TRUNK}/reconstruction_error"] = (solution.x - trunk.x[:1]).abs().amax()
@@ -102,7 +105,7 @@ def inversion_statistics(model: Any, passed: Mapping[str, Passage]) -> dict[str,
 
 
 @torch.no_grad()
-def contraction_rate(f: Any, y: Float[Tensor, "B N D"], steps: int = CONTRACTION_STEPS) -> float:
+def contraction_rate(f: Callable[[Tensor], Tensor], y: Float[Tensor, "B N D"], steps: int = CONTRACTION_STEPS) -> float:
     r"""Mean factor by which a step of x <- y - f(x) is smaller than the one before, until rounding stops it.
 
     .. math:: (\|\delta_K\| / \|\delta_1\|)^{1/(K - 1)}, \qquad \delta_k = x_k - x_{k-1},\quad x_0 = y

@@ -1,9 +1,6 @@
 """What enters and leaves each layer for one batch, and how wide it spreads."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float, Int
@@ -11,69 +8,43 @@ from torch import Tensor, nn
 
 from lipformer.functional.eval_mode import eval_mode
 from lipformer.functional.precision import at_least_float32
+from lipformer.modules.contracts import HasTrunk, branch_scale
+from lipformer.modules.walk import Passage, Place, walk, watching
 
 TRUNK = "trunk"
 QUANTILES = (0.01, 0.5, 0.99)
 RANGE = ("min", "q01", "q50", "q99", "max", "std")
+SPREAD_ROLES = ("block", "layer", "residual", "other", "trunk")
+"""Roles of what has its range measured."""
 
 
-@dataclass(frozen=True)
-class Passage:
-    """A module's first argument and its output."""
-
-    module: Any
-    x: Tensor
-    y: Tensor
-
-
-@contextmanager
-def watching(modules: Mapping[str, nn.Module]) -> Iterator[dict[str, Passage]]:
-    """Yield a dictionary that fills, by name, with what passes through the modules while the context lasts."""
-    passed: dict[str, Passage] = {}
-
-    def record(name: str) -> Any:
-        def hook(module: nn.Module, arguments: tuple[Tensor, ...], output: Tensor) -> None:
-            passed[name] = Passage(module, arguments[0], output)
-
-        return hook
-
-    handles = [module.register_forward_hook(record(name)) for name, module in modules.items()]
-    try:
-        yield passed
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def watched_layers(model: Any) -> dict[str, nn.Module]:
-    """Return blocks, their residuals, and of these the branches, by their names in the model."""
-    layers: dict[str, nn.Module] = {}
-    for number, block in model.blocks.named_children():
-        layers[f"blocks.{number}"] = block
-        for part, residual in block.named_children():
-            layers[f"blocks.{number}.{part}"] = residual
-            if hasattr(residual, "branch"):
-                layers[f"blocks.{number}.{part}.branch"] = residual.branch
-    return layers
+def watched_layers(model: nn.Module) -> list[Place]:
+    """Return blocks and the trunk's layers, of residuals the branches too; of a model without blocks its network."""
+    return [place for place in walk(model) if place.role in (*SPREAD_ROLES, "branch")]
 
 
 @torch.no_grad()
-def pass_through(model: Any, ids: Int[Tensor, "B N"]) -> dict[str, Passage]:
+def pass_through(model: nn.Module, ids: Int[Tensor, "B N"]) -> dict[str, Passage]:
     """Run the trunk in eval mode, uncompiled, and return what passed each of `watched_layers`, and ``trunk`` itself.
 
     Args:
-        model: a ``CharTransformer``; it is left in the mode it was in.
+        model: has ``embed`` and ``trunk``, as a ``CharTransformer`` has; it is left in the mode it was in.
         ids: sentences of equal length; padding would be measured too.
+
+    Raises:
+        TypeError: the model has no ``embed`` and ``trunk``.
     """
+    if not isinstance(model, HasTrunk):
+        raise TypeError(f"{type(model).__name__} has no embed and trunk, between which layers are watched")
     with eval_mode(model), watching(watched_layers(model)) as passed:
         embedded = model.embed(ids)
         features = model.trunk(embedded)
-    return {**passed, TRUNK: Passage(model.trunk, embedded, features)}
+    return {**passed, TRUNK: Passage(Place(TRUNK, model, "trunk"), embedded, features)}
 
 
 @torch.no_grad()
 def range_statistics(passed: Mapping[str, Passage]) -> dict[str, Float[Tensor, ""]]:
-    r"""Return ``<layer>/<quantity>`` of blocks, residuals and trunk: spread of input and output, and their ratios.
+    r"""Return ``<layer>/<quantity>`` of blocks, layers and trunk: spread of input and output, and their ratios.
 
     ``input_`` and ``output_`` of ``min q01 q50 q99 max std`` over all entries (std about their mean);
     ``range_ratio``, the output's max - min over the input's; ``std_ratio``; and of a residual ``branch_gain``,
@@ -93,17 +64,15 @@ def range_statistics(passed: Mapping[str, Passage]) -> dict[str, Float[Tensor, "
 
     found: dict[str, Tensor] = {}
     for name, passage in passed.items():
-        residual = hasattr(passage.module, "branch")
-        block = name.startswith("blocks.") and name.count(".") == 1
-        if not (residual or block or name == TRUNK):
+        if passage.place.role not in SPREAD_ROLES:
             continue
         ends = {"input": spread(passage.x), "output": spread(passage.y)}
         found.update({f"{name}/{end}_{part}": value for end, parts in ends.items() for part, value in parts.items()})
         widths = [parts["max"] - parts["min"] for parts in ends.values()]
         found[f"{name}/range_ratio"] = widths[1] / widths[0]
         found[f"{name}/std_ratio"] = ends["output"]["std"] / ends["input"]["std"]
-        if residual and f"{name}.branch" in passed:
-            added = passed[f"{name}.branch"].y * getattr(passage.module, "branch_scale", 1.0)
+        if f"{name}.branch" in passed:
+            added = passed[f"{name}.branch"].y * branch_scale(passage.place.module)
             found[f"{name}/branch_gain"] = _rms(added) / _rms(passage.x)
     return found
 

@@ -6,22 +6,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lipformer.modules.walk import walk
+
 TOTAL = "total"
+GROUPED = ("layer", "residual")
+"""Roles, within the blocks, of what is measured together."""
 
 
 def layer_parameters(model: nn.Module) -> dict[str, list[nn.Parameter]]:
     """Return the trained parameters of each layer, in the order of the model.
 
-    A layer is a child of the model, and each child of a block in ``model.blocks`` (attention and feed-forward, norms
-    included). Children without parameters are left out; a parameter that two layers share belongs to the first.
+    A layer is a child of the model, and each layer of its blocks (`lipformer.modules.walk`: attention and feed-forward,
+    norms included); what a block holds beside its layers counts as a layer of the block's name. Layers without
+    parameters are left out; a parameter that two share belongs to the first.
     """
-    layers: dict[str, nn.Module] = {}
-    for name, child in model.named_children():
-        if name != "blocks":
-            layers[name] = child
-            continue
-        for number, block in child.named_children():
-            layers.update({f"blocks.{number}.{part}": module for part, module in block.named_children()})
+    places = list(walk(model))
+    layers = {place.name: place.module for place in places if place.role in GROUPED or "." not in place.name}
+    layers.update({place.name: place.module for place in places if place.role == "block"})
     taken: set[int] = set()
     found: dict[str, list[nn.Parameter]] = {}
     for name, module in layers.items():

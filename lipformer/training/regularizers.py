@@ -4,8 +4,6 @@ Each runs the model itself and returns its logits with the penalty, so that what
 not be computed twice. Padded positions count in no penalty.
 """
 
-from typing import Any
-
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
@@ -17,8 +15,10 @@ from lipformer.errors import UsageError
 from lipformer.functional.explicit import explicit
 from lipformer.functional.linearization import Linearization
 from lipformer.functional.sequence_norms import norming_functional, steepest_point
+from lipformer.modules import contracts
 from lipformer.modules.attention.kernel import KernelAttention
 from lipformer.modules.attention.sigmoid import SigmoidAttention
+from lipformer.modules.contracts import Attends, HasTrunk
 
 Regularized = tuple[Float[Tensor, "B N V"], Float[Tensor, ""] | None]
 """Logits, and the penalty already times its weight; None where there is none."""
@@ -46,8 +46,8 @@ def jasmin(model: nn.Module, batch: Batch, *, weight: float, k: int) -> Regulari
 
     References: Yudin et al. 2025 (JaSMin), arXiv 2507.07814.
     """
-    recorded: list[tuple[Any, Tensor]] = []
-    layers = [module for module in model.modules() if hasattr(module, "attention_weights")]
+    recorded: list[tuple[Attends, Tensor]] = []
+    layers = [module for module in model.modules() if isinstance(module, Attends)]
     if not layers or isinstance(layers[0], (SigmoidAttention, KernelAttention)):
         found = type(layers[0]).__name__ if layers else "no attention"
         raise UsageError(
@@ -63,7 +63,9 @@ def jasmin(model: nn.Module, batch: Batch, *, weight: float, k: int) -> Regulari
         for handle in handles:
             handle.remove()
     real = batch.targets != IGNORE
-    penalties = [jasmin_penalty(layer.attention_weights(x), k, real, causal=layer.causal) for layer, x in recorded]
+    penalties = [
+        jasmin_penalty(layer.attention_weights(x), k, real, causal=contracts.causal(layer)) for layer, x in recorded
+    ]
     return logits, weight * torch.stack(penalties).mean()
 
 
@@ -123,15 +125,22 @@ def jacobian(model: nn.Module, batch: Batch, *, weight: float, iterations: int) 
         weight: of the penalty in the loss, lambda.
         iterations: alternations; each costs about three backward passes.
 
+    Raises:
+        UsageError: the model has no ``embed`` and ``trunk``.
+
     References: Yoshida, Miyato 2017, arXiv 1705.10941 (the same of weights); Hoffman et al. 2019, arXiv 1908.02729
     (Frobenius norm of the network's Jacobian).
     """
-    network: Any = model
+    if not isinstance(model, HasTrunk):
+        raise UsageError(
+            f"regularizer=jacobian needs a model with embed and trunk, which {type(model).__name__} lacks; "
+            "take regularizer=none"
+        )
     logits = model(batch.inputs)
     real = (batch.targets != IGNORE)[..., None]
     with explicit(model), torch.autocast(batch.inputs.device.type, enabled=False):
-        x = network.embed(batch.inputs)
-        linear = Linearization(lambda tokens: network.trunk(tokens) * real, x)
+        x = model.embed(batch.inputs)
+        linear = Linearization(lambda tokens: model.trunk(tokens) * real, x)
         u = norming_functional(linear.jvp(steepest_point(torch.randn_like(x), 2)), 2)
         found = climb(linear, u, 2, tolerance=0.0, max_iterations=iterations)
         gain = linear.gain(found.functional, found.direction)

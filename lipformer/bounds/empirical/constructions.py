@@ -1,18 +1,30 @@
 """Inputs at which attention is known to be steep, for any weights."""
 
 import math
-from typing import Any
+from typing import Protocol
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from lipformer.bounds.theorems import phi_inverse
 from lipformer.functional.heads import split_outputs
 
 
+class _TiedL2(Protocol):
+    query: nn.Linear
+    heads: int
+    s: float
+
+
+class _DotProduct(Protocol):
+    query: nn.Linear
+    key: nn.Linear
+    heads: int
+
+
 @torch.no_grad()
-def two_clusters(layer: Any, length: int, *, head: int = 0) -> Float[Tensor, "1 N D"]:
+def two_clusters(layer: _TiedL2, length: int, *, head: int = 0) -> Float[Tensor, "1 N D"]:
     r"""A token at the origin between two far clusters of all the others: steep for a head of L2 attention.
 
     .. math:: x_N = 0, \quad x_i = \pm a\, e, \quad a^2 = \frac{s\,(c + 1)}{\|W_h\|_2^2}, \qquad c = \varphi^{-1}(N-1)
@@ -38,7 +50,7 @@ def two_clusters(layer: Any, length: int, *, head: int = 0) -> Float[Tensor, "1 
 
 
 @torch.no_grad()
-def dominant_token(layer: Any, length: int, radius: float, *, head: int = 0) -> Float[Tensor, "1 N D"]:
+def dominant_token(layer: _DotProduct, length: int, radius: float, *, head: int = 0) -> Float[Tensor, "1 N D"]:
     r"""One token that all others attend to: steep for a head of dot-product attention, with a constant ~ sqrt(N).
 
     .. math:: X = R\,(e, \tfrac e2, \dots, \tfrac e2) \ \text{ if } \lambda_{max} > -8 \lambda_{min},

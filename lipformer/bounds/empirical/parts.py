@@ -1,6 +1,6 @@
 """The measurements by head, by layer, and from the embedding to the end of a model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from lipformer.bounds.empirical.local import LocalConstant, local_lipschitz
 from lipformer.functional.explicit import explicit
 from lipformer.functional.spectral import Norm
+from lipformer.modules.contracts import HasTrunk, joined_heads
+from lipformer.modules.walk import walk, watching
 
 
 class Head(nn.Module):
@@ -30,35 +32,41 @@ class Head(nn.Module):
 
     def __init__(self, layer: nn.Module, head: int):
         super().__init__()
-        heads, out = getattr(layer, "heads", 0), getattr(layer, "out", None)
-        if not isinstance(out, nn.Linear) or out.bias is not None:
-            raise ValueError(f"{type(layer).__name__} has no bias-free projection 'out' that joins its heads")
+        heads, _ = _joined_heads(layer)
         if not 0 <= head < heads:
             raise ValueError(f"head {head} of {heads}")
-        self.layer: nn.Module = layer
-        self.head: int = head
+        self.layer = layer
+        self.head = head
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Attend with this head alone."""
-        layer: Any = self.layer
-        blocks = torch.zeros(layer.heads, 1, dtype=torch.bool, device=x.device)
+        heads, out = _joined_heads(self.layer)
+        blocks = torch.zeros(heads, 1, dtype=torch.bool, device=x.device)
         blocks[self.head] = True
-        mask = blocks.repeat(1, layer.out.in_features // layer.heads).flatten()
+        mask = blocks.repeat(1, out.in_features // heads).flatten()
         joined: list[Tensor] = []
 
         def silence(_: nn.Module, arguments: tuple[Tensor]) -> tuple[Tensor]:
             joined.append(arguments[0])
             return (arguments[0] * mask,)
 
-        handle = layer.out.register_forward_pre_hook(silence)
+        handle = out.register_forward_pre_hook(silence)
         try:
-            with explicit(layer):  # the other path may join the heads elsewhere
-                y = layer(x)
+            with explicit(self.layer):  # the other path may join the heads elsewhere
+                y = self.layer(x)
         finally:
             handle.remove()
         if not joined:
-            raise ValueError(f"{type(layer).__name__} does not call 'out', so that its heads cannot be told apart")
+            name = type(self.layer).__name__
+            raise ValueError(f"{name} does not call 'out', so that its heads cannot be told apart")
         return y
+
+
+def _joined_heads(layer: nn.Module) -> tuple[int, nn.Linear]:
+    found = joined_heads(layer)
+    if found is None:
+        raise ValueError(f"{type(layer).__name__} has no bias-free projection 'out' that joins its heads")
+    return found
 
 
 class FromEmbedding(nn.Module):
@@ -87,7 +95,7 @@ def head_constants(layer: nn.Module, x: Float[Tensor, "B N D"], p: Norm = 2, **o
         p: 2, ``math.inf`` or "mixed".
         options: of :func:`~lipformer.bounds.empirical.local_lipschitz`.
     """
-    heads: Any = layer.heads
+    heads, _ = _joined_heads(layer)
     return torch.stack([local_lipschitz(Head(layer, h), x, p, **options).value for h in range(heads)], dim=1)
 
 
@@ -102,7 +110,8 @@ def model_constants(
     """Local constants of a model's parts, each at the input that it really gets, and of the whole.
 
     Args:
-        model: a ``CharTransformer``: ``embed``, ``blocks``, ``final_norm``, ``trunk``, ``head``.
+        model: has ``embed``, ``trunk`` and ``head``, as a ``CharTransformer`` has; what lies between is measured as far
+            as `lipformer.modules.walk` finds layers there.
         ids: sentences of equal length; padding would be measured too.
         p: 2, ``math.inf`` or "mixed".
         starts: directions to start from besides the random ones, by the names of the result; names may lack.
@@ -112,32 +121,24 @@ def model_constants(
         By module name, in the order of the computation: ``blocks.0.attention``, a residual, then what it is made of
         (``blocks.0.attention.branch``, ``blocks.0.attention.norm``), and so on to ``final_norm``; at last ``trunk``
         (embedded tokens to features) and ``logits`` (embedded tokens to logits).
+
+    Raises:
+        TypeError: the model has no ``embed`` and ``trunk``.
     """
-    network: Any = model
-    parts: dict[str, nn.Module] = {}
-    for number, block in enumerate(network.blocks):
-        for name, residual in block.named_children():
-            parts[f"blocks.{number}.{name}"] = residual
-            for child, part in residual.named_children():
-                parts[f"blocks.{number}.{name}.{child}"] = part
-    parts["final_norm"] = network.final_norm
-    inputs: dict[str, Tensor] = {}
-
-    def record(name: str) -> Any:
-        return lambda _, arguments: inputs.__setitem__(name, arguments[0])
-
-    handles = [part.register_forward_pre_hook(record(name)) for name, part in parts.items()]
-    try:
-        with torch.no_grad():
-            embedded = network.embed(ids)
-            network.trunk(embedded)
-    finally:
-        for handle in handles:
-            handle.remove()
-    functions: dict[str, tuple[Any, Tensor]] = {
-        **{name: (part, inputs[name]) for name, part in parts.items() if name in inputs},
-        "trunk": (network.trunk, embedded),
+    if not isinstance(model, HasTrunk):
+        raise TypeError(f"{type(model).__name__} has no embed and trunk, between which constants are measured")
+    places = [place for place in walk(model) if place.role in MEASURED]
+    with torch.no_grad(), watching(places) as passed:
+        embedded = model.embed(ids)
+        model.trunk(embedded)
+    functions: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {
+        **{place.name: (place.module, passed[place.name].x) for place in places if place.name in passed},
+        "trunk": (model.trunk, embedded),
         "logits": (FromEmbedding(model), embedded),
     }
     starts = {} if starts is None else starts
     return {name: local_lipschitz(f, x, p, start=starts.get(name), **options) for name, (f, x) in functions.items()}
+
+
+MEASURED = ("layer", "residual", "branch", "norm", "part", "stack", "final_norm")
+"""Roles of what has a local constant: all that maps tokens to tokens, but for whole blocks."""

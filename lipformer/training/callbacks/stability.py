@@ -17,17 +17,16 @@ from lipformer.bounds.certificate import certify
 from lipformer.errors import one_line
 from lipformer.functional.eval_mode import eval_mode
 from lipformer.functional.spectral import Norm, parse_norm
+from lipformer.modules.walk import Passage
 from lipformer.telemetry.attention import attention_statistics
 from lipformer.telemetry.constants import LocalConstants, inversion_statistics, weight_norms
-from lipformer.telemetry.layers import Passage, pass_through, range_statistics
+from lipformer.telemetry.layers import pass_through, range_statistics
 from lipformer.telemetry.optimisation import TOTAL, UpdateWatch
 from lipformer.telemetry.probe import probe_batch
 from lipformer.training.callbacks.progress import last_step
 from lipformer.training.module import LanguageModule
 
 log = logging.getLogger(__name__)
-
-BRANCH = ".branch"
 
 
 class StabilityMonitor(Callback):
@@ -137,7 +136,7 @@ class StabilityMonitor(Callback):
 
 
 def _norms(passed: Mapping[str, Passage]) -> dict[str, Tensor]:
-    branches = {name: passage.module for name, passage in passed.items() if name.endswith(BRANCH)}
+    branches = {name: passage.place.module for name, passage in passed.items() if passage.place.role == "branch"}
     return {
         f"{name}/{norm}": value for name, branch in branches.items() for norm, value in weight_norms(branch).items()
     }
@@ -161,8 +160,8 @@ def _attention(passed: Mapping[str, Passage]) -> dict[str, Tensor]:
     """Statistics of each layer, and over the layers the mean share of entropy and the lowest."""
     found, shares = {}, []
     for name, passage in passed.items():
-        if name.endswith(BRANCH):
-            statistics = attention_statistics(passage.module, passage.x)
+        if passage.place.role == "branch":
+            statistics = attention_statistics(passage.place.module, passage.x)
             found.update({f"{name}/{quantity}": value for quantity, value in statistics.items()})
             if "entropy_share" in statistics:
                 shares.append(statistics["entropy_share"])
