@@ -18,6 +18,7 @@ from lipformer.modules.position import LearnedPosition
 from lipformer.modules.residual import PostNorm, PreNorm
 from lipformer.modules.walk import Place, walk, watching
 from lipformer.telemetry.constants import inversion_statistics
+from lipformer.telemetry.diagnosis import nonfinite_output
 from lipformer.telemetry.layers import pass_through, range_statistics
 from lipformer.telemetry.optimisation import layer_parameters
 
@@ -260,6 +261,9 @@ def test_a_model_without_blocks_is_certified_as_infinite_and_watched_as_far_as_i
     assert inversion_statistics(model, passed) == {}
     assert list(layer_parameters(model)) == ["embedding", "network", "head"]
     assert set(model_constants(model, ids(1), max_iterations=2)) == {"trunk", "logits"}
+    with torch.no_grad():
+        model.network.weight_hh_l0.fill_(math.inf)
+    assert nonfinite_output(model, lambda: model(ids())) == "network"
 
 
 def test_a_model_without_blocks_may_state_its_bound():

@@ -1,7 +1,6 @@
 """Where a training went wrong: the first layer that is not finite."""
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +27,7 @@ def nonfinite_gradient(model: nn.Module) -> str | None:
 
 
 @torch.no_grad()
-def nonfinite_output(model: nn.Module, forward: Callable[[], Any]) -> str | None:
+def nonfinite_output(model: nn.Module, forward: Callable[[], object]) -> str | None:
     """Return the name of the first module that turns finite inputs into nan or infinity while `forward` runs.
 
     Of modules within each other it is the innermost, which finishes first. Modules are named as in
@@ -40,8 +39,8 @@ def nonfinite_output(model: nn.Module, forward: Callable[[], Any]) -> str | None
     """
     found: list[str] = []
 
-    def watch(name: str) -> Any:
-        def hook(module: nn.Module, arguments: Any, output: Any) -> None:
+    def watch(name: str) -> Callable[[nn.Module, tuple[object, ...], object], None]:
+        def hook(module: nn.Module, arguments: tuple[object, ...], output: object) -> None:
             if not found and not _finite(output) and all(map(_finite, arguments)):
                 found.append(name)
 
@@ -58,5 +57,7 @@ def nonfinite_output(model: nn.Module, forward: Callable[[], Any]) -> str | None
     return found[0] if found else None
 
 
-def _finite(value: Any) -> bool:
+def _finite(value: object) -> bool:
+    if isinstance(value, tuple):  # as a recurrent layer returns
+        return all(map(_finite, value))
     return not isinstance(value, Tensor) or bool(value.isfinite().all())

@@ -1,20 +1,19 @@
 """The sentences that a model is watched on: always the same ones, so that figures can be compared over time."""
 
-from typing import Any
-
 import numpy as np
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from lipformer.data.collate import collate
+from lipformer.data.sentences import Sentences
 
 
-def probe_batch(sentences: Any, count: int, end_id: int) -> Int[Tensor, "B N"]:
+def probe_batch(sentences: Sentences, count: int, end_id: int) -> Int[Tensor, "B N"]:
     """Return the inputs of the sentences of about median length, cut to the shortest of them: no padding.
 
     Args:
-        sentences: a `lipformer.data.sentences.Sentences`; of a shorter one all are taken.
+        sentences: of a split; where there are fewer, all are taken.
         count: how many, B.
         end_id: what the first character is predicted from.
     """

@@ -82,8 +82,8 @@ class FromEmbedding(nn.Module):
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N V"]:
         """Return the logits."""
-        model: Any = self.model
-        return model.head(model.trunk(x))
+        assert isinstance(self.model, HasTrunk)
+        return self.model.get_submodule("head")(self.model.trunk(x))
 
 
 def head_constants(layer: nn.Module, x: Float[Tensor, "B N D"], p: Norm = 2, **options: Any) -> Float[Tensor, "B H"]:
