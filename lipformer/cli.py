@@ -21,7 +21,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from lipformer.config import conf_dir, register, to_plain, validate
 from lipformer.errors import UsageError
+from lipformer.openmp import limit_spinning
 from lipformer.run_folder import Outcome, claim_folder, recorded
+
+limit_spinning()  # nothing above imports torch, which loads OpenMP
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
 EVALUATIONS = {

@@ -15,10 +15,9 @@ from lipformer.training.loggers import finished
 from lipformer.training.metrics import bits
 from lipformer.training.parts import Training, build_training
 from lipformer.training.resume import Resumed
+from lipformer.training.threads import choose_threads
 
 log = logging.getLogger(__name__)
-
-DEFAULT_THREADS = torch.get_num_threads()  # before a job changes it: the next job of a sweep shares the process
 
 
 def run_training(
@@ -60,7 +59,10 @@ def prepare(config: dict[str, Any], folder: Path) -> None:
     """Write ``config.yaml``, on the first rank, and set the number of threads."""
     if local_rank() == 0:
         (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
-    torch.set_num_threads(config["trainer"]["threads"] or DEFAULT_THREADS)
+    threads = choose_threads(
+        config["trainer"]["threads"], width=config["width"], batch_tokens=config["data"]["batch_tokens"]
+    )
+    torch.set_num_threads(threads)
 
 
 def fit(training: Training) -> None:

@@ -1,0 +1,140 @@
+"""Training tokens per second on a quiet machine and beside neighbours that spin, for several settings of OpenMP.
+
+    python bench/busy.py                      # about six minutes; nothing else should run on the machine
+    python bench/busy.py --seconds 3 --rounds 1 --models 64x1024
+
+Each figure is that of a process of its own, which trains a Transformer on batches of random characters: `--models`
+names them by width and tokens of a batch. The neighbours are as many processes as the machine has cores, each of which
+keeps one core busy. Prints a Markdown table: median and range of tokens per second over the rounds, the share of the
+best quiet figure, and on the busy machine the share of what is fair: with c cores, n threads of ours and k neighbours,
+each thread can have c/(n + k) of a core, so that c/(n + k) of the quiet figure of the same setting is fair.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
+    "torch's own": (str(CORES), {}),
+    "OMP_WAIT_POLICY=passive": (str(CORES), {"OMP_WAIT_POLICY": "passive"}),
+    "GOMP_SPINCOUNT=3000": (str(CORES), {"GOMP_SPINCOUNT": "3000"}),
+    "one thread": ("1", {}),
+    "lipformer's": ("lipformer", {}),
+}
+"""Name -> threads, and the environment that says how they wait."""
+SYMBOLS = 50
+LENGTH = 128
+
+
+def train(width: int, tokens: int, threads: str, seconds: float) -> tuple[float, int]:
+    """Return tokens per second of a Transformer of depth 4, and the number of threads."""
+    if threads == "lipformer":
+        import lipformer.cli  # noqa: F401  sets the spin count, before torch is there
+    import torch
+    from hydra import compose, initialize_config_dir
+
+    from lipformer.config import conf_dir, register, to_plain
+    from lipformer.training.build import build_model, factory
+    from lipformer.training.metrics import sum_nats
+    from lipformer.training.module import parameter_groups
+    from lipformer.training.threads import choose_threads
+
+    register()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        config = to_plain(compose("train", overrides=[f"width={width}", f"data.batch_tokens={tokens}"]))
+    asked = None if threads == "lipformer" else int(threads)
+    torch.set_num_threads(choose_threads(asked, width=width, batch_tokens=tokens))
+    torch.manual_seed(0)
+    model = build_model(config, SYMBOLS)
+    optimizer = factory(config["optimizer"], "optimizer")(parameter_groups(model))
+    inputs, targets = torch.randint(SYMBOLS, (2, tokens // LENGTH, LENGTH))
+
+    def step() -> None:
+        nats, count = sum_nats(model(inputs), targets)
+        optimizer.zero_grad()
+        (nats / count).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+
+    for _ in range(3):
+        step()
+    start, steps = time.perf_counter(), 0
+    while time.perf_counter() - start < seconds:
+        step()
+        steps += 1
+    return steps * tokens / (time.perf_counter() - start), torch.get_num_threads()
+
+
+def measure(width: int, tokens: int, setting: str, seconds: float) -> tuple[float, int]:
+    """Return what `train` does in a process of its own."""
+    threads, waiting = SETTINGS[setting]
+    kept = {name: v for name, v in os.environ.items() if name not in WAITING and not name.endswith("NUM_THREADS")}
+    command = [sys.executable, __file__, "--child", str(width), str(tokens), threads, str(seconds)]
+    done = subprocess.run(command, env={**kept, **waiting}, check=True, stdout=subprocess.PIPE, text=True)
+    speed, count = done.stdout.split()
+    return float(speed), int(count)
+
+
+@contextmanager
+def neighbours(count: int) -> Iterator[None]:
+    """Keep `count` cores busy."""
+    spinning = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.wait()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=4, help="of training for each figure")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--neighbours", type=int, default=CORES)
+    parser.add_argument("--models", nargs="+", default=["64x1024", "128x1024", "128x4096", "256x4096"])
+    parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        width, tokens, threads, seconds = options.child
+        print(*train(int(width), int(tokens), threads, float(seconds)))
+        return
+    k = options.neighbours
+    print(f"{CORES} cores, {k} neighbours, {options.rounds} rounds of {options.seconds:g} s; tokens/s, median (range)")
+    print("| width x tokens | setting | threads | quiet | share of the best | busy | share of what is fair |")
+    print("|---|---|---|---|---|---|---|")
+    for model in options.models:
+        width, tokens = map(int, model.split("x"))
+        quiet: dict[str, list[float]] = {name: [] for name in SETTINGS}
+        busy: dict[str, list[float]] = {name: [] for name in SETTINGS}
+        counts: dict[str, int] = {}
+        for number in range(options.rounds):
+            for name in list(SETTINGS)[:: 1 if number % 2 == 0 else -1]:
+                speed, counts[name] = measure(width, tokens, name, options.seconds)
+                quiet[name].append(speed)
+                with neighbours(k):
+                    busy[name].append(measure(width, tokens, name, options.seconds)[0])
+        best = max(map(statistics.median, quiet.values()))
+        for name, n in counts.items():
+            alone, beside = statistics.median(quiet[name]), statistics.median(busy[name])
+            fair = alone * min(1.0, CORES / (n + k))
+            print(
+                f"| {model} | {name} | {n} | {spread(quiet[name])} | {alone / best:.0%} | {spread(busy[name])} "
+                f"| {beside / fair:.2f} |",
+                flush=True,
+            )
+
+
+def spread(speeds: list[float]) -> str:
+    return f"{statistics.median(speeds):,.0f} ({min(speeds):,.0f} to {max(speeds):,.0f})"
+
+
+if __name__ == "__main__":
+    main()

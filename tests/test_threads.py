@@ -1,0 +1,68 @@
+"""How many threads a training uses, and how they wait."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from programs import ROOT, train, write_text
+
+from lipformer.openmp import CHOSEN_BY_USER, SPIN_COUNT
+from lipformer.training import threads
+from lipformer.training.threads import SMALL, choose_threads
+
+
+@pytest.fixture
+def many(monkeypatch):
+    monkeypatch.setattr(threads, "DEFAULT", 7)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    return monkeypatch
+
+
+def test_small_model_takes_one_thread(many):
+    assert choose_threads(None, width=64, batch_tokens=1024) == 1
+    assert choose_threads(None, width=1, batch_tokens=SMALL - 1) == 1
+
+
+def test_large_model_takes_what_torch_chooses(many):
+    assert choose_threads(None, width=128, batch_tokens=4096) == 7
+    assert choose_threads(None, width=1, batch_tokens=SMALL) == 7
+
+
+def test_what_the_user_chose_is_taken(many):
+    assert choose_threads(3, width=64, batch_tokens=1024) == 3
+    assert choose_threads(1, width=128, batch_tokens=4096) == 1
+    many.setenv("OMP_NUM_THREADS", "7")
+    assert choose_threads(None, width=64, batch_tokens=1024) == 7
+
+
+def test_training_uses_the_rule(many, tmp_path):
+    seen = []
+    many.setattr("torch.set_num_threads", seen.append)
+    text = write_text(tmp_path / "text.txt")
+    small = (f"data.train={text}", "trainer.threads=null", "trainer.max_steps=1")
+    assert train(many, *small, f"hydra.run.dir={tmp_path / 'small'}") == 0
+    assert train(many, *small, "data.batch_tokens=10000", f"hydra.run.dir={tmp_path / 'large'}") == 0
+    assert seen == [1, 7]
+
+
+def _spin_count(**environment: str) -> str:
+    """What train.py and evaluate.py leave to OpenMP, which reads it when torch is imported."""
+    inherited = {name: value for name, value in os.environ.items() if name not in CHOSEN_BY_USER}
+    code = (
+        "import sys, os, lipformer.cli; assert 'torch' not in sys.modules; print(os.environ.get('GOMP_SPINCOUNT', '-'))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, env={**inherited, **environment}, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_the_programs_set_a_spin_count_before_torch_is_imported():
+    assert _spin_count() == SPIN_COUNT
+
+
+@pytest.mark.parametrize("name", CHOSEN_BY_USER)
+def test_how_the_user_lets_threads_wait_is_respected(name):
+    value = {"OMP_WAIT_POLICY": "active"}.get(name, "17")
+    assert _spin_count(**{name: value}) == ("17" if name == "GOMP_SPINCOUNT" else "-")
