@@ -19,7 +19,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from lipformer.config import conf_dir, register, to_plain, validate
+from lipformer.config import conf_dir, refuse_unread, register, to_plain, typed_keys, validate, without_unread
 from lipformer.errors import UsageError
 from lipformer.openmp import limit_spinning
 from lipformer.run_folder import Outcome, claim_folder, recorded
@@ -48,6 +48,8 @@ def evaluate() -> None:
 
 def _train(config: DictConfig, folder: Path) -> float | None:
     settings = validate(config) if config.resume is None else None  # a continued run brings its own values
+    if settings is not None:
+        refuse_unread(settings.model, typed_keys(HydraConfig.get()))
     devices = config.trainer.devices
     one_device = len(devices) == 1 if OmegaConf.is_list(devices) else devices in (1, "1")
     if HydraConfig.get().mode == RunMode.MULTIRUN and not one_device:
@@ -72,7 +74,7 @@ def _train(config: DictConfig, folder: Path) -> float | None:
             settings = validate(config)
         from lipformer.training.run import run_training
 
-        plain.update(to_plain(config))
+        plain.update(without_unread(to_plain(config)))
         return run_training(settings, plain, folder, outcome, resumed)
 
 

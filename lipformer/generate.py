@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import UsageError
 from lipformer.functional.eval_mode import eval_mode
-from lipformer.model import CharTransformer
+from lipformer.modules import contracts
 
 
 @torch.no_grad()
 def sample(
-    model: CharTransformer,
+    model: nn.Module,
     vocabulary: Vocabulary,
     *,
     samples: int,
@@ -34,7 +34,7 @@ def sample(
     unfinished ones in one batch, so N characters cost the forward passes of N (N + 1) / 2 tokens a sentence.
 
     Args:
-        model: predicts the next symbol; on any device.
+        model: maps ids (B, N) to logits (B, N, V) of the next symbol; on any device.
         vocabulary: of the model.
         samples: number of sentences.
         prompt: what each of them begins with.
@@ -43,14 +43,14 @@ def sample(
         top_p: share of the probability to draw from.
         seed: of the random streams, zero or more.
         max_chars: longest sentence in characters, the prompt included. None: the longest that the model reads
-            with its end symbol, or, where it has no limit, the longest it was trained on.
+            with its end symbol, or, where it has no limit, the longest it was trained on (``model.context``).
 
     Returns:
         The sentences, prompts included, without end symbols.
 
     Raises:
         UsageError: the prompt holds an unknown character or is longer than a sentence may be; `max_chars` is
-            more than the model reads; the model predicts nan.
+            more than the model reads, or None where the model states neither; the model predicts nan.
         ValueError: `temperature`, `top_k` or `top_p` is out of its range.
     """
     longest = _longest_sentence(model, max_chars)
@@ -163,11 +163,14 @@ def _keep(probabilities: Tensor, order: Tensor, kept: Tensor) -> Tensor:
     return probabilities / probabilities.sum(-1, keepdim=True)
 
 
-def _longest_sentence(model: CharTransformer, max_chars: int | None) -> int:
+def _longest_sentence(model: nn.Module, max_chars: int | None) -> int:
     """Return the longest sentence to draw, in characters."""
-    limit = model.longest_input
+    limit = contracts.longest_input(model)
     if max_chars is None:
-        return (limit or model.context) - 1
+        longest = limit or getattr(model, "context", None)
+        if not isinstance(longest, int):
+            raise UsageError(f"max_chars=null: {type(model).__name__} states no context to end at; give a number")
+        return longest - 1
     if limit is not None and max_chars > limit - 1:
         raise UsageError(
             f"max_chars={max_chars}: the model reads at most {limit} tokens, the end symbol and {limit - 1} "

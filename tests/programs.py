@@ -39,7 +39,9 @@ def write_text(path: Path, lines: int = 100) -> Path:
 
 def _argv(arguments: tuple[object, ...]) -> list[str]:
     resumes = any(str(argument).startswith("resume=") for argument in arguments)
-    typed = [*(() if resumes else TINY), *map(str, arguments)]  # a continued run is as large as it was
+    other = any(str(argument).startswith("model=") for argument in arguments)  # which may have no attention
+    tiny = [argument for argument in TINY if not (other and argument.startswith("attention="))]
+    typed = [*([] if resumes else tiny), *map(str, arguments)]  # a continued run is as large as it was
     return sorted(typed, key=lambda argument: not argument.startswith("-"))  # Hydra wants its flags first
 
 

@@ -201,6 +201,11 @@ def test_missing_weights(contents, refused):
         (("lipformer", "config", "width"), 24),
         (("lipformer", "config", "width"), "wide"),
         (("lipformer", "config", "heads"), 3),
+        (("lipformer", "config", "feedforward", "expansion"), 10**7),
+        (("lipformer", "config", "model", "reads"), ["width", "optimizer"]),
+        (("lipformer", "config", "model", "reads"), ["width"]),
+        (("lipformer", "config", "model", "reads"), None),
+        (("lipformer", "config", "model"), "transformer"),
         (("lipformer", "config", "attention"), None),
         (("lipformer", "config", "attention", "colour"), "red"),
     ],
@@ -242,7 +247,7 @@ def test_parts_that_are_missing(contents, refused, place):
         "lipformer..cli.train",
     ],
 )
-@pytest.mark.parametrize("group", ["attention", "norm", "embedding", "linear", "data"])
+@pytest.mark.parametrize("group", ["model", "attention", "norm", "embedding", "linear", "data"])
 def test_targets_that_are_refused(contents, refused, group, target):
     contents["lipformer"]["config"][group]["_target_"] = target
     message = refused(contents)
@@ -254,6 +259,8 @@ def test_targets_that_are_refused(contents, refused, group, target):
     ("group", "target"),
     [
         ("attention", "lipformer.data.text_files.TextFiles"),
+        ("model", "lipformer.data.text_files.TextFiles"),
+        ("model", "lipformer.training.checkpoint.load_run"),
         ("data", "torch.nn.Linear"),
         ("data", "lipformer.data.vocabulary.Vocabulary"),
         ("linear", "torch.nn.utils.parametrizations.orthogonal"),

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from laws import Kind
 from programs import ROOT, TINY, write_text
 
@@ -63,13 +64,13 @@ def law_row() -> tuple[Kind, list]:
 def test_the_page_has_what_is_tested_here():
     listed = re.findall(r"^    (\S+\.(?:py|yaml)) ", PAGE, re.MULTILINE)
     assert sorted(listed) == sorted(FILES)
-    assert len(COMMANDS) == 7
+    assert len(COMMANDS) == 8
     assert LOADING is not None
 
 
 def test_train_evaluate_resume_and_load(folder, monkeypatch, capsys):
     train = [command for command in COMMANDS if "train.py" in command and "<run folder>" not in command]
-    first, as_a_key, penalised = train
+    first, as_a_key, penalised, _ = train
     assert run_here(monkeypatch, typed(first)) == 0
     for command in [command for command in COMMANDS if "<run folder>" in command]:
         assert run_here(monkeypatch, typed(command, folder / "run")) == 0, command
@@ -88,6 +89,28 @@ def test_train_evaluate_resume_and_load(folder, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "blocks.0.attention" in printed
     assert "MeanShiftAttention" in printed
+
+
+def test_a_model_of_ones_own(folder, monkeypatch, capsys):
+    (command,) = [command for command in COMMANDS if "model=gru" in command]
+    arguments = [argument for argument in typed(command) if not argument.startswith("callbacks=")]
+    assert run_here(monkeypatch, arguments) == 0
+    config = yaml.safe_load((folder / "run" / "config.yaml").read_text())
+    assert config["model"] == {
+        "_target_": "my_package.gru.CharGRU",
+        "reads": ["width", "depth", "context"],
+        "reset_bias": 2,
+    }
+    assert not {"heads", "dropout", "attention", "norm"} & config.keys()
+    assert (folder / "run" / "samples.json").is_file()
+    program = str(ROOT / "evaluate.py")
+    assert run_here(monkeypatch, [program, "checkpoint=run", "hydra.run.dir=refused"]) == 2
+    assert "allow_targets=[my_package]" in capsys.readouterr().err
+    allowed = "allow_targets=[my_package]"
+    for number, more in enumerate(([], ["generate.samples=1"])):
+        assert run_here(monkeypatch, [program, "checkpoint=run", allowed, *more, f"hydra.run.dir={number}"]) == 0
+    more = ["resume=run", allowed, "trainer.max_steps=4", "hydra.run.dir=continued"]
+    assert run_here(monkeypatch, [str(ROOT / "train.py"), *more]) == 0
 
 
 def test_the_row_obeys_the_laws(folder):

@@ -12,6 +12,7 @@ from programs import start_train, train, write_text
 
 from lipformer.config import MODEL_GROUPS, conf_dir, register, to_plain, validate
 from lipformer.errors import DivergedError, UsageError
+from lipformer.lstm import CharLSTM
 from lipformer.modules.orthogonal import orthogonal
 from lipformer.training import schedules
 from lipformer.training.build import build_model, factory
@@ -183,7 +184,7 @@ def test_training_by_epochs_sees_each_sentence_so_often(epochs, tmp_path, monkey
 NEEDS = {"invertible": ("attention=contractive_l2", "norm=act_norm", "feedforward=contractive")}
 
 
-@pytest.mark.parametrize("group", [*MODEL_GROUPS, "optimizer", "schedule"])
+@pytest.mark.parametrize("group", ["model", *MODEL_GROUPS, "optimizer", "schedule"])
 def test_every_shipped_choice_trains_and_loads_again(group, tmp_path, monkeypatch):
     text = write_text(tmp_path / "text.txt")
     for choice in sorted(f.stem for f in (conf_dir() / group).glob("*.yaml")):
@@ -269,6 +270,17 @@ def test_what_stays_orthogonal_does_not_decay():
     decaying, others = parameter_groups(model)
     assert [p.shape for p in decaying["params"]] == [(4, 3)]
     assert [p.shape for p in others["params"]] == [(3, 3), (4,)]
+
+
+def test_matrices_of_a_recurrence_decay():
+    model = CharLSTM(5, width=4, depth=2, context=8)
+    decaying, others = (group["params"] for group in parameter_groups(model))
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert {names[id(p)] for p in decaying} == {
+        "head.weight",
+        *(f"lstm.weight_{kind}_l{layer}" for kind in ("ih", "hh") for layer in (0, 1)),
+    }
+    assert len(decaying) + len(others) == len(names)
 
 
 def test_an_option_that_the_class_lacks_is_named():

@@ -8,19 +8,24 @@ is taken as it is: its class checks its own arguments.
 
 from lipformer.config.data import DataConfig
 from lipformer.config.evaluate import EvaluateConfig
+from lipformer.config.model import MODEL_GROUPS, MODEL_SCALARS, keys_read, refuse_unread, without_unread
 from lipformer.config.store import conf_dir, register, to_plain, validate
 from lipformer.config.train import NO_REGULARIZER, TrainConfig
-
-MODEL_GROUPS = ("attention", "norm", "residual", "feedforward", "position", "embedding", "linear")
+from lipformer.config.typed import typed_keys
 
 __all__ = [
     "MODEL_GROUPS",
+    "MODEL_SCALARS",
     "NO_REGULARIZER",
     "DataConfig",
     "EvaluateConfig",
     "TrainConfig",
     "conf_dir",
+    "keys_read",
+    "refuse_unread",
     "register",
     "to_plain",
+    "typed_keys",
     "validate",
+    "without_unread",
 ]

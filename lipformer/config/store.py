@@ -8,7 +8,7 @@ from typing import Any, cast
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from lipformer.config import attention, callbacks, data, evaluate, loggers, optimisation, parts, train, trainer
+from lipformer.config import attention, callbacks, data, evaluate, loggers, model, optimisation, parts, train, trainer
 from lipformer.config.checks import Factory
 from lipformer.errors import UsageError
 
@@ -22,6 +22,8 @@ def conf_dir() -> Path:
 SCHEMAS: dict[str, type] = {
     "train": train.TrainConfig,
     "evaluate": evaluate.EvaluateConfig,
+    "model/model": model.ModelConfig,
+    "model/lstm": model.LSTMConfig,
     "attention/plain": attention.AttentionConfig,
     "attention/tied_l2": attention.TiedL2Config,
     "attention/contractive_l2": attention.ContractiveL2Config,

@@ -6,6 +6,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from lipformer.config.checks import require, value_of
+from lipformer.config.model import keys_read
 from lipformer.errors import UsageError
 
 NO_REGULARIZER = "lipformer.training.regularizers.no_regularizer"
@@ -25,6 +26,7 @@ class TrainConfig:
     seed: int = MISSING
     resume: str | None = MISSING
     allow_targets: list[str] = MISSING
+    model: Any = MISSING
     attention: Any = MISSING
     norm: Any = MISSING
     residual: Any = MISSING
@@ -44,7 +46,7 @@ class TrainConfig:
         for key in ("depth", "width", "heads", "context"):
             require(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
         divisible = f"divisible by heads={self.heads}"
-        require(self.width % self.heads == 0, "width", self.width, divisible)
+        require("heads" not in keys_read(self.model) or self.width % self.heads == 0, "width", self.width, divisible)
         require(0 <= self.dropout < 1, "dropout", self.dropout, "from 0 to below 1")
         require(0 <= self.seed < 2**32, "seed", self.seed, "from 0 to 4294967295")
         if value_of(self.trainer, "compile") and value_of(self.regularizer, "_target_") != NO_REGULARIZER:

@@ -10,9 +10,8 @@ from pytorch_lightning.callbacks import Callback
 from torch import nn
 from torch.optim import Optimizer
 
-from lipformer.config import MODEL_GROUPS
+from lipformer.config import MODEL_GROUPS, keys_read
 from lipformer.errors import CheckpointError, UsageError
-from lipformer.model import CharTransformer
 
 CALLBACKS = "callbacks"
 """The group that holds any number of nodes, each by a name of its own."""
@@ -52,20 +51,25 @@ def factory(node: Mapping[str, Any], key: str) -> Callable[..., Any]:
     return functools.partial(target, **options)
 
 
-def build_model(config: Mapping[str, Any], vocabulary_size: int) -> CharTransformer:
+def build_model(config: Mapping[str, Any], vocabulary_size: int) -> nn.Module:
     """Build the model a configuration describes.
+
+    Its class is called as ``Class(vocabulary_size, **options)``, with the keys and groups of the root that the group
+    ``model`` says it reads, and with that group's own options. It maps ids (B, N) to logits (B, N, V), each position's
+    from the tokens up to it alone; `lipformer.modules.contracts` says what it may have besides.
 
     Args:
         config: the plain configuration of a run.
         vocabulary_size: symbols that can be predicted, V.
 
     Raises:
-        UsageError: a group's class refuses its options.
+        UsageError: a class refuses its options.
     """
-    options: dict[str, Any] = {name: config[name] for name in ("width", "heads", "depth", "context", "dropout")}
-    options.update({group: factory(config[group], group) for group in MODEL_GROUPS})
+    own = {key: value for key, value in config["model"].items() if key != "reads"}
+    keys = keys_read(config["model"])
+    options = {key: factory(config[key], key) if key in MODEL_GROUPS else config[key] for key in keys}
     try:
-        return CharTransformer(vocabulary_size, **options)
+        return factory(own, "model")(vocabulary_size, **options)
     except (TypeError, ValueError) as error:
         raise UsageError(f"the model cannot be built: {error}") from error
 
@@ -130,7 +134,8 @@ def check_targets(config: Mapping[str, Any], allow: Sequence[str], where: str, g
     def inside(name: str) -> bool:
         return any(name == package or name.startswith(package + ".") for package in trusted)
 
-    nodes = {group: config[group] for group in (*MODEL_GROUPS, "data", *groups) if group != CALLBACKS}
+    parts = [key for key in keys_read(config["model"]) if key in MODEL_GROUPS]
+    nodes = {group: config[group] for group in ("model", *parts, "data", *groups) if group != CALLBACKS}
     if CALLBACKS in groups:
         callbacks = config[CALLBACKS]
         if not isinstance(callbacks, Mapping) or not all(isinstance(name, str) for name in callbacks):
@@ -185,7 +190,7 @@ def is_optimizer(found: Any) -> bool:
 
 
 KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    **dict.fromkeys(MODEL_GROUPS, ("module class", is_module)),
+    **dict.fromkeys(("model", *MODEL_GROUPS), ("module class", is_module)),
     "linear": ("function of a linear map", is_linear_rule),
     "data": ("corpus class", is_corpus),
     "optimizer": ("optimizer class", is_optimizer),

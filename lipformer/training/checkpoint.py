@@ -12,10 +12,9 @@ import pytorch_lightning as pl
 import torch
 
 import lipformer
-from lipformer.config import DataConfig
+from lipformer.config import MODEL_GROUPS, DataConfig, keys_read
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, LipformerError
-from lipformer.model import CharTransformer
 from lipformer.training.build import LOADER_KEYS, build_model, check_targets
 from lipformer.training.old_configs import as_written_today
 
@@ -27,14 +26,14 @@ class Run:
     """A trained model and what it needs to be used.
 
     Attributes:
-        model: in eval mode.
+        model: in eval mode; a `CharTransformer`, unless the run chose another (`build_model`).
         vocabulary: maps characters to the model's ids.
         config: the plain configuration it was trained with.
         path: the checkpoint file.
         step: optimizer steps taken.
     """
 
-    model: CharTransformer
+    model: Any  # torch types attributes of modules as tensors
     vocabulary: Vocabulary
     config: dict[str, Any]
     path: Path
@@ -164,12 +163,25 @@ def _check_plain_parts(checkpoint: Mapping[str, Any], config: Mapping[str, Any])
         if not isinstance(value, kind):
             raise TypeError(f"{name} is no {kind.__name__}")
     DataConfig(**{key: config["data"][key] for key in ("_target_", *LOADER_KEYS)})  # checks their ranges
-    # A size that the weights cannot have would otherwise be built first, in all the memory there is.
-    weights = checkpoint["state_dict"]
-    if config["depth"] > len(weights):
+    _check_sizes(config, checkpoint["state_dict"])
+
+
+def _check_sizes(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> None:
+    """Refuse numbers that no model with these weights can have: it would be built first, in all the memory there is.
+
+    A smaller one that is wrong is found when the weights are put in.
+    """
+    largest = max((size for weight in weights.values() for size in weight.shape), default=0)
+    keys = keys_read(config["model"])
+    options = {f"model.{name}": value for name, value in config["model"].items()}
+    for group in (key for key in keys if key in MODEL_GROUPS):
+        options.update({f"{group}.{name}": value for name, value in config[group].items()})
+    options.update({key: config[key] for key in ("width", "heads") if key in keys})
+    for name, size in options.items():
+        if isinstance(size, int) and size > largest:
+            raise ValueError(f"{name} {size} with weights of at most {largest} rows or columns")
+    if "depth" in keys and config["depth"] > len(weights):
         raise ValueError(f"depth {config['depth']} with {len(weights)} weights")
-    if config["width"] != (width := weights["model.head.weight"].shape[1]):
-        raise ValueError(f"width {config['width']} with weights of width {width}")
 
 
 def _reason(error: Exception) -> str:

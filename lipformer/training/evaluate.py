@@ -22,6 +22,7 @@ from lipformer.data.corpus import Corpus, Split
 from lipformer.data.datamodule import CharDataModule
 from lipformer.errors import CheckpointError, DataError, UsageError
 from lipformer.generate import sample
+from lipformer.modules import contracts
 from lipformer.run_folder import write_metrics
 from lipformer.terminal import wide_console
 from lipformer.training.build import LOADER_KEYS, build_corpus
@@ -119,7 +120,7 @@ def open_split(run: Run, settings: EvaluateConfig) -> CharDataModule:
     corpus = build_corpus(options)
     max_length = options["max_length"] if settings.max_length == "training" else settings.max_length
     split = cast(Split, settings.split)
-    longest = _check_lengths(corpus, split, max_length, run.model.longest_input)
+    longest = _check_lengths(corpus, split, max_length, contracts.longest_input(run.model))
     data = CharDataModule(
         corpus,
         context=sys.maxsize,  # checked above, as the remedy is another than in training
@@ -175,9 +176,6 @@ def choose_device(accelerator: str) -> torch.device:
 def figures_table(run: Run, split: str, metrics: Mapping[str, Any]) -> Table:
     """Lay out what was measured and on what, one fact a row."""
     prefix = METRIC_PREFIX[split]
-    attention = dict(run.config["attention"])
-    kind = attention.pop("_target_").rpartition(".")[2]
-    options = ", ".join(f"{name}={value}" for name, value in attention.items() if name != "_partial_")
     table = Table(title=f"Evaluation on {split}", show_header=False)
     table.add_column("what", no_wrap=True)
     table.add_column("value", overflow="fold")
@@ -185,7 +183,7 @@ def figures_table(run: Run, split: str, metrics: Mapping[str, Any]) -> Table:
         "run": run.config["name"],
         "checkpoint": str(run.path),
         "step": f"{run.step:,}",
-        "attention": f"{kind} ({options})",
+        **{group: _describe(run.config[group]) for group in ("model", "attention") if group in run.config},
         "parameters": f"{metrics['parameters']:,}",
         "protocol": metrics["protocol"],
         "tokens": f"{metrics[f'{prefix}/tokens']:,}",
@@ -195,6 +193,14 @@ def figures_table(run: Run, split: str, metrics: Mapping[str, Any]) -> Table:
     }.items():
         table.add_row(what, Text(value))
     return table
+
+
+def _describe(node: Mapping[str, Any]) -> str:
+    """A class without its package, and its options."""
+    kind = node["_target_"].rpartition(".")[2]
+    hidden = ("_target_", "_partial_", "reads")
+    options = ", ".join(f"{name}={value}" for name, value in node.items() if name not in hidden)
+    return f"{kind} ({options})" if options else kind
 
 
 def _changes(changed: Mapping[str, Any], trained: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,14 +16,13 @@ from torch.optim.lr_scheduler import LambdaLR
 from lipformer.data.collate import Batch
 from lipformer.data.loop_progress import align_loop_progress
 from lipformer.errors import DivergedError
-from lipformer.model import CharTransformer
 from lipformer.modules.orthogonal import Cayley
 from lipformer.training.metrics import NatsPerChar, bits, sum_nats
 from lipformer.training.regularizers import Regularized, no_regularizer
 
 
 class LanguageModule(pl.LightningModule):
-    """Trains a `CharTransformer` on nats per token.
+    """Trains a model of characters on nats per token.
 
     Args:
         model: the network.
@@ -41,7 +40,7 @@ class LanguageModule(pl.LightningModule):
 
     def __init__(
         self,
-        model: CharTransformer,
+        model: nn.Module,
         *,
         optimizer: Callable[..., Optimizer],
         schedule: Callable[[int], float],
@@ -51,7 +50,7 @@ class LanguageModule(pl.LightningModule):
         regularizer: Callable[[Any, Batch], Regularized] = no_regularizer,
     ):
         super().__init__()
-        self.model = model
+        self.model: Any = model  # torch types attributes of modules as tensors
         self.train_nats = NatsPerChar()
         self.val_nats = NatsPerChar()
         self.tokens_seen = 0
@@ -165,8 +164,14 @@ def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
     Of a parametrised weight it is the matrix that it is computed from, and nothing else of it, that decays. An
     orthogonal one (`Cayley`) does not: its size is fixed, and decay would draw it to where it started.
     """
+    matrices = {
+        id(p)
+        for module in model.modules()
+        if isinstance(module, nn.RNNBase)
+        for name, p in module.named_parameters()
+        if name.startswith("weight")
+    }
     linears: list[Any] = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    matrices = set()
     for linear in linears:
         if not is_parametrized(linear, "weight"):
             matrices.add(id(linear.weight))

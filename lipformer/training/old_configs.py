@@ -8,9 +8,10 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from lipformer.config import NO_REGULARIZER
+from lipformer.config import MODEL_GROUPS, MODEL_SCALARS, NO_REGULARIZER
 
 GROUPS: dict[str, dict[str, Any]] = {
+    "model": {"_target_": "lipformer.model.CharTransformer", "reads": [*MODEL_SCALARS, *MODEL_GROUPS]},
     "embedding": {"_target_": "lipformer.modules.embedding.TokenEmbedding", "_partial_": True, "filled": 1.0},
     "linear": {"_target_": "lipformer.modules.linear.dense", "_partial_": True},
     "regularizer": {"_target_": NO_REGULARIZER, "_partial_": True},
@@ -32,7 +33,9 @@ def as_written_today(config: Mapping[str, Any]) -> dict[str, Any]:
         config: the plain configuration found in a checkpoint. What is not of the shape that a configuration has is
             handed on as it is, for whoever checks it.
     """
-    today: dict[str, Any] = {**copy.deepcopy(GROUPS), **config}
+    # A run that says which groups its model reads has all of them, and no others.
+    later = {group: node for group, node in GROUPS.items() if "model" not in config or group not in MODEL_GROUPS}
+    today: dict[str, Any] = {**copy.deepcopy(later), **config}
     for group, node in today.items():
         if not isinstance(node, dict):
             continue

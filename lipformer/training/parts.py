@@ -8,12 +8,12 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import Logger
+from torch import nn
 
 from lipformer.config import TrainConfig
 from lipformer.data.datamodule import CharDataModule
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import UsageError
-from lipformer.model import CharTransformer
 from lipformer.training.build import LOADER_KEYS, build_callbacks, build_corpus, build_model, factory
 from lipformer.training.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lipformer.training.callbacks.progress import progress_callbacks
@@ -131,7 +131,7 @@ def open_data(
 
 
 def build_module(
-    settings: TrainConfig, config: dict[str, Any], model: CharTransformer, vocabulary: Vocabulary
+    settings: TrainConfig, config: dict[str, Any], model: nn.Module, vocabulary: Vocabulary
 ) -> LanguageModule:
     """Put a model together with what trains it."""
     return LanguageModule(

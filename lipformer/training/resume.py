@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from hydra.conf import HydraConf
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from lipformer.config import typed_keys
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, UsageError
-from lipformer.model import CharTransformer
 from lipformer.training.build import check_targets
 from lipformer.training.checkpoint import find_checkpoint, read_checkpoint, rebuild_run
 from lipformer.training.resume_changes import may_change, refuse_changes
@@ -49,7 +48,7 @@ class Resumed:
     """
 
     path: Path
-    model: CharTransformer
+    model: Any
     vocabulary: Vocabulary
     step: int
     config: DictConfig
@@ -76,21 +75,17 @@ def resume_run(config: DictConfig, hydra: HydraConf) -> Resumed:
         raise CheckpointError(f"{path}: its configuration lacks {error}; the file was altered") from error
     if "${" in str(stored):  # a resolver could read the environment; what lipformer stores has none left
         raise CheckpointError(f"{path}: its configuration holds an interpolation; the file was altered")
-    overrides = OverridesParser.create().parse_overrides(list(hydra.overrides.task))
-    removed = {override.key_or_group for override in overrides if override.is_delete()}
-    typed = [override.key_or_group for override in overrides]
+    typed = typed_keys(hydra)
     refuse_changes(config, typed, stored)
     run = rebuild_run(checkpoint, path, allow_targets=config.allow_targets)
-    continued = _continued(config, stored, [key for key in typed if may_change(key)], removed, path)
+    continued = _continued(config, stored, [key for key in typed if may_change(key)], path)
     _check_room_to_train(checkpoint, continued.trainer, path)
     log.info("continuing %s", path)
     return Resumed(path, run.model, run.vocabulary, run.step, continued)
 
 
-def _continued(
-    config: DictConfig, stored: Mapping[str, Any], free: list[str], removed: set[str], path: Path
-) -> DictConfig:
-    """The stored configuration, with the typed keys that may change."""
+def _continued(config: DictConfig, stored: Mapping[str, Any], free: list[str], path: Path) -> DictConfig:
+    """The stored configuration, with the typed keys that may change; null for those that were removed (``~key``)."""
     continued = copy.deepcopy(config)
     try:
         for key, value in stored.items():
@@ -98,8 +93,7 @@ def _continued(
     except OmegaConfBaseException as error:
         raise CheckpointError(f"{path}: {str(error).splitlines()[0]}; the file was altered") from error
     for key in free:
-        value = None if key in removed else OmegaConf.select(config, key)
-        OmegaConf.update(continued, key, value, merge=False, force_add=True)
+        OmegaConf.update(continued, key, OmegaConf.select(config, key), merge=False, force_add=True)
     return continued
 
 

@@ -47,7 +47,8 @@ def refuse_changes(config: DictConfig, typed: Sequence[str], stored: Mapping[str
     Raises:
         UsageError: the first difference, with both values.
     """
-    keys = [*typed, *map(str, config)] if EXPERIMENT in typed else typed
+    # An experiment names parts that the run's model may not have.
+    keys = [*typed, *(key for key in map(str, config) if key in stored)] if EXPERIMENT in typed else typed
     for key in keys:
         if key == EXPERIMENT or may_change(key):
             continue
@@ -86,4 +87,4 @@ def _short(name: str, value: Any) -> str:
     """Spell a value as it is typed, a class without its package."""
     if isinstance(value, Mapping):
         value, name = value.get(TARGET), TARGET
-    return str(value).rpartition(".")[2] if name.endswith(TARGET) else spell(value)
+    return str(value).rpartition(".")[2] if value is not None and name.endswith(TARGET) else spell(value)

@@ -11,6 +11,7 @@ from pytorch_lightning.callbacks import Callback
 
 from lipformer.errors import one_line
 from lipformer.generate import sample
+from lipformer.modules import contracts
 from lipformer.training.loggers import log_samples
 from lipformer.training.module import LanguageModule
 
@@ -49,7 +50,7 @@ class Samples(Callback):
             log.warning("no samples were written: %s", one_line(error))
 
     def _write(self, trainer: pl.Trainer, module: LanguageModule) -> None:
-        data, longest = cast(Any, trainer).datamodule, module.model.longest_input
+        data, longest = cast(Any, trainer).datamodule, contracts.longest_input(module.model)
         with torch.compiler.set_stance("force_eager"):  # sentences grow, and each length could be compiled anew
             sentences = sample(
                 module.model,

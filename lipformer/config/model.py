@@ -1,0 +1,85 @@
+"""Options of the models, and which keys of the root each of them reads."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from omegaconf import MISSING
+
+from lipformer.config.checks import require, value_of
+from lipformer.errors import UsageError
+
+MODEL_SCALARS = ("width", "heads", "depth", "context", "dropout")
+MODEL_GROUPS = ("attention", "norm", "residual", "feedforward", "position", "embedding", "linear")
+ALWAYS_READ = "context"
+"""The corpus reads it too, whatever the model."""
+
+
+@dataclass
+class ModelConfig:
+    """A model's class; its other options are the class's own.
+
+    Attributes:
+        reads: keys (`MODEL_SCALARS`) and groups (`MODEL_GROUPS`) of the root that it is called with, by these names.
+    """
+
+    _target_: str = MISSING
+    reads: list[str] = MISSING
+
+    def __post_init__(self) -> None:
+        keys_read(self)
+
+
+@dataclass
+class LSTMConfig(ModelConfig):
+    """Options of `lstm`."""
+
+    forget_bias: float = MISSING
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(math.isfinite(self.forget_bias), "model.forget_bias", self.forget_bias, "a number")
+
+
+def keys_read(model: ModelConfig | Mapping[str, Any]) -> list[str]:
+    """Return the keys and groups of the root that a model reads.
+
+    Args:
+        model: the group, as an object or as plain containers.
+
+    Raises:
+        UsageError: it does not say so, or names another key.
+    """
+    known = (*MODEL_SCALARS, *MODEL_GROUPS)
+    keys = model.get("reads") if isinstance(model, Mapping) else value_of(model, "reads")
+    if not isinstance(keys, list) or not all(key in known for key in keys):
+        raise UsageError(f"model.reads={keys}: it must be a list, of {', '.join(known)}")
+    return keys
+
+
+def refuse_unread(model: ModelConfig | Mapping[str, Any], typed: Iterable[str]) -> None:
+    """Refuse a typed group that the model does not read; scalars may stand for the other models of a sweep.
+
+    Args:
+        model: the group.
+        typed: keys and groups of the overrides.
+
+    Raises:
+        UsageError: the first such key.
+    """
+    keys = keys_read(model)
+    target = str(model["_target_"] if isinstance(model, Mapping) else model._target_)
+    for key in typed:
+        group = key.split(".")[0]
+        if group in MODEL_GROUPS and group not in keys:
+            raise UsageError(
+                f"{key}: the model is {target.rpartition('.')[2]}, which has no {group} (it reads {', '.join(keys)}); "
+                f"leave {key} out, or take model=transformer"
+            )
+
+
+def without_unread(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a plain configuration without what its model does not read: a run says only what it is made of."""
+    kept = {*keys_read(config["model"]), ALWAYS_READ}
+    return {key: value for key, value in config.items() if key in kept or key not in (*MODEL_SCALARS, *MODEL_GROUPS)}
