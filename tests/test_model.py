@@ -218,13 +218,13 @@ def test_training_refuses_what_cannot_be_inverted_in_one_line(options, message, 
 
 
 def test_checkpoints_older_than_the_groups_load(tmp_path, monkeypatch):
-    """Written before there were embedding, linear and regularizer: what they are without is what they then were."""
+    """Written before there were these groups: what they are without is what they then were."""
     run, options = tmp_path / "run", ("embedding=full", "linear=dense", "regularizer=none", "trainer.max_steps=1")
     arguments = (f"data.train={write_text(tmp_path / 'text.txt')}", f"hydra.run.dir={run}")
     assert train(monkeypatch, *options, *arguments) == 0
     path = run / "checkpoints" / "last.ckpt"
     checkpoint = torch.load(path, weights_only=True)
-    for group in ("embedding", "linear", "regularizer"):
+    for group in ("model", "embedding", "linear", "regularizer"):
         del checkpoint["lipformer"]["config"][group]
     torch.save(checkpoint, tmp_path / "old.ckpt")
     ids = torch.randint(5, (1, 8))
