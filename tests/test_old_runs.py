@@ -1,5 +1,6 @@
 """Run folders of version 0.1.0 load, evaluate, continue and report as they did (tests/old_runs/README.md)."""
 
+import csv
 import json
 import platform
 from pathlib import Path
@@ -40,6 +41,7 @@ def test_model_gives_the_same_logits_and_certificate(name):
     assert certificate.trunk == pytest.approx(float(expected["trunk"]), rel=1e-9)
     bounds = {row.name: row.bound for row in certificate.rows}
     assert bounds == pytest.approx({row: float(bound) for row, bound in expected["rows"].items()}, rel=1e-9)
+    assert list(bounds) == list(expected["rows"])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -70,6 +72,13 @@ def test_it_continues_to_the_same_weights(name, tmp_path, monkeypatch):
     with torch.no_grad():
         logits = run.model.double()(torch.tensor([EXPECTED[name]["ids"]]))[0, -1]
     torch.testing.assert_close(logits, torch.tensor(expected["logits"], dtype=torch.float64), rtol=1e-2, atol=1e-2)
+    assert _watched(folder) == _watched(OLD_RUNS / name)
+
+
+def _watched(folder: Path) -> list[str]:
+    """Names of what telemetry measures, layer by layer, in the order of the file."""
+    with (folder / "metrics.csv").open(newline="") as lines:
+        return [name for name in next(csv.reader(lines)) if name.startswith(("stability/", "certificate/"))]
 
 
 def test_they_are_reported_beside_each_other(tmp_path, monkeypatch):
