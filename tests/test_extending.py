@@ -1,6 +1,7 @@
 """docs/extending.md, followed to the letter in an empty folder: its files, its commands, its laws."""
 
 import importlib
+import inspect
 import re
 import shlex
 import subprocess
@@ -14,6 +15,7 @@ from laws import Kind
 from programs import ROOT, TINY, write_text
 
 from lipformer import cli
+from lipformer.modules import contracts
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 FILES = dict(re.findall(r"```(?:python|yaml)\n# (\S+\.(?:py|yaml))\n(.*?)```", PAGE, re.DOTALL))
@@ -66,6 +68,20 @@ def test_the_page_has_what_is_tested_here():
     assert sorted(listed) == sorted(FILES)
     assert len(COMMANDS) == 8
     assert LOADING is not None
+
+
+def test_the_table_has_all_that_a_part_can_state():
+    table = PAGE[PAGE.index("| you state |") : PAGE.index("contracts.py`]")]
+    for name, found in vars(contracts).items():
+        if getattr(found, "__module__", "") == contracts.__name__:
+            members = {"joined_heads": ["heads`, `out"]}.get(name, [name])
+            assert any(f"`{member}" in table for member in members), name
+            if inspect.isclass(found):
+                assert all(
+                    f"`{method}(" in table
+                    for method in vars(found)
+                    if inspect.isfunction(vars(found)[method]) and not method.startswith("_")
+                ), name
 
 
 def test_train_evaluate_resume_and_load(folder, monkeypatch, capsys):
