@@ -24,6 +24,10 @@ class CheckpointError(UsageError):
     """A checkpoint is missing, truncated, unsafe, or does not fit the request."""
 
 
+class WriteError(LipformerError, OSError):
+    """A file cannot be written: the disk is full, or the system refuses."""
+
+
 class DivergedError(LipformerError):
     """Training reached a non-finite loss or gradient."""
 

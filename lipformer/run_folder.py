@@ -14,7 +14,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from lipformer.errors import DivergedError, LipformerError, UsageError, one_line
+from lipformer.atomic import replace_text
+from lipformer.errors import DivergedError, LipformerError, UsageError, WriteError, one_line
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ class Outcome:
 
     def write(self, folder: Path) -> None:
         """Write ``status.json``."""
-        (folder / "status.json").write_text(json.dumps(asdict(self), indent=2) + "\n")
+        replace_text(folder / "status.json", json.dumps(asdict(self), indent=2) + "\n")
 
 
 def read_outcome(folder: Path) -> Outcome | None:
@@ -116,7 +117,7 @@ def write_metrics(folder: Path, metrics: dict[str, Any]) -> None:
     """Write ``metrics.json``: flat names, one value each; null for what is not finite, which JSON cannot say."""
     if local_rank() == 0:
         finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in metrics.items()}
-        (folder / "metrics.json").write_text(json.dumps(finite, indent=2) + "\n")
+        replace_text(folder / "metrics.json", json.dumps(finite, indent=2) + "\n")
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
@@ -134,6 +135,19 @@ def sigterm_handler(handler: Any) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _close(folder: Path, outcome: Outcome, closed: Callable[[], None] | None) -> None:
+    """Write how the job ended, and make of the folder what is to be made of it."""
+    try:
+        outcome.write(folder)
+    except WriteError as error:
+        if outcome.status == "finished":
+            outcome.end_by(error)
+            raise
+        log.warning("%s", error)  # how the job ended stands
+    if closed is not None:
+        closed()
 
 
 @contextlib.contextmanager
@@ -168,9 +182,7 @@ def recorded(folder: Path, name: str, closed: Callable[[], None] | None = None) 
     finally:
         try:
             if rank == 0:
-                outcome.write(folder)
-                if closed is not None:
-                    closed()
+                _close(folder, outcome, closed)
         except KeyboardInterrupt as error:
             log.warning("interrupted while the report was made: %s", folder)
             if outcome.status == "finished":
@@ -181,4 +193,5 @@ def recorded(folder: Path, name: str, closed: Callable[[], None] | None = None) 
             logging.captureWarnings(False)
             logging.raiseExceptions = raising
             root.handlers[:], root.level = before
-            file.close()
+            with contextlib.suppress(OSError):  # a full disk costs lines too
+                file.close()

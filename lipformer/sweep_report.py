@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
+from lipformer.atomic import replace_text
 from lipformer.run_folder import Outcome, read_outcome
 
 WIDE = 200
@@ -32,7 +33,8 @@ class SweepReport(Callback):
         """Leave the job's overrides in its folder, whatever became of it, for the report to read."""
         if config.hydra.mode == RunMode.MULTIRUN:
             folder = Path(config.hydra.runtime.output_dir)
-            OmegaConf.save(OmegaConf.create(list(job_return.overrides or [])), folder / "overrides.yaml")
+            overrides = OmegaConf.create(list(job_return.overrides or []))
+            replace_text(folder / "overrides.yaml", OmegaConf.to_yaml(overrides))
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Read every job's ``status.json`` and report."""

@@ -89,8 +89,49 @@ def test_find_checkpoint_takes_a_file_or_a_run_folder(tiny_run):
 def test_a_run_without_validation_gives_its_last_checkpoint(tmp_path):
     (tmp_path / "checkpoints").mkdir()
     last = tmp_path / "checkpoints" / "last.ckpt"
-    last.touch()
+    torch.save({}, last)
     assert find_checkpoint(tmp_path, "best") == last
+
+
+def folder_of(tmp_path, **files):
+    """Make a run folder with checkpoints that are whole, or cut off."""
+    (tmp_path / "checkpoints").mkdir()
+    for name, whole in files.items():
+        file = tmp_path / "checkpoints" / f"{name}.ckpt"
+        torch.save({"name": name, "x": torch.zeros(1000)}, file)
+        if not whole:
+            file.write_bytes(file.read_bytes()[:-100])
+    return tmp_path
+
+
+@pytest.mark.parametrize(("last", "word"), [({"last": False}, "damaged"), ({}, "missing")])
+@pytest.mark.parametrize("which", ["best", "last"])
+def test_the_one_before_the_last_is_taken_where_the_last_is_not_whole(tmp_path, caplog, which, last, word):
+    folder = folder_of(tmp_path, **last, previous=True)
+    previous = folder / "checkpoints" / "previous.ckpt"
+    assert find_checkpoint(folder, which) == previous
+    assert caplog.messages == [f"{folder / 'checkpoints' / 'last.ckpt'} is {word}: taking {previous}"]
+
+
+def test_a_whole_last_is_taken_without_a_word(tmp_path, caplog):
+    folder = folder_of(tmp_path, last=True, previous=True)
+    assert find_checkpoint(folder, "last") == folder / "checkpoints" / "last.ckpt"
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("files", "which", "expected"),
+    [
+        ({"best": False, "last": True, "previous": True}, "best", ("best.ckpt: not a whole", "last.ckpt and previous")),
+        ({"best": False, "last": False, "previous": True}, "best", ("best.ckpt: not a whole", "still previous.ckpt:")),
+        ({"best": True, "last": False, "previous": False}, "last", ("last.ckpt: not a whole", "still best.ckpt: give")),
+        ({"best": False}, "best", ("best.ckpt: not a whole checkpoint", "no other one is left")),
+    ],
+)
+def test_a_damaged_checkpoint_is_named_with_those_that_are_left(tmp_path, files, which, expected):
+    with pytest.raises(CheckpointError) as raised:
+        find_checkpoint(folder_of(tmp_path, **files), which)
+    assert all(part in str(raised.value) for part in expected), raised.value
 
 
 # --- nothing there -----------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lipformer.atomic import replacing
 from lipformer.palette import OKABE_ITO
 
 if TYPE_CHECKING:
@@ -145,9 +146,11 @@ def save(figure: "Figure", file: Path) -> list[Path]:
     image, page = file.with_suffix(".png"), file.with_suffix(".pdf")
     # `savefig` would draw each of the two once more to find the layout, which takes most of the time.
     figure.set_dpi(PNG_DPI)
-    FigureCanvasAgg(figure).print_png(image)
+    with replacing(image) as stream:
+        FigureCanvasAgg(figure).print_png(stream)
     figure.set_layout_engine("none")
-    FigureCanvasPdf(figure).print_pdf(page, metadata={"CreationDate": None})
+    with replacing(page) as stream:
+        FigureCanvasPdf(figure).print_pdf(stream, metadata={"CreationDate": None})
     return [image, page]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from lipformer.atomic import replace_text
 from lipformer.run_record import RunRecord
 
 
@@ -17,12 +18,10 @@ def write_report(records: Sequence[RunRecord], file: Path) -> Path:
         `file`.
 
     Raises:
-        OSError: the file cannot be written.
+        WriteError: the file cannot be written.
     """
     from lipformer.report.page import render  # imports Bokeh, which training has no use for
 
     text = render(records, folder=file.parent)
-    beside = file.with_name(f".{file.name}.part")
-    beside.write_text(text, encoding="utf-8", errors="replace")
-    beside.replace(file)
+    replace_text(file, text, errors="replace")
     return file

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from lipformer.atomic import replace_text, replacing
 from lipformer.bounds.certificate import Certificate, certify
 from lipformer.bounds.empirical import FromEmbedding, model_constants
 from lipformer.bounds.radii import attacked_radii, certified_radii
@@ -107,7 +108,7 @@ def run_certify(settings: EvaluateConfig, folder: Path) -> float:
     metrics |= {f"radius/share_{radius:g}/{name}": float(np.mean(every >= radius)) for radius in SHARES}
 
     write_metrics(folder, metrics)
-    (folder / "certificate.json").write_text(json.dumps(certificate.to_plain(), indent=2) + "\n", encoding="utf-8")
+    replace_text(folder / "certificate.json", json.dumps(certificate.to_plain(), indent=2) + "\n")
     _write_csv(
         folder / "radii.csv",
         ("sentence", "characters", "smallest_radius", "median_radius"),
@@ -233,7 +234,7 @@ def _measured(measured: Mapping[str, float], name: str) -> str:
 
 
 def _write_csv(file: Path, header: tuple[str, ...], rows: list[tuple]) -> None:
-    with file.open("w", newline="", encoding="utf-8") as stream:
+    with replacing(file, "w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerows([header, *rows])
 

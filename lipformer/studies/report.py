@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lipformer.config import EvaluateConfig
-from lipformer.errors import LipformerError
+from lipformer.errors import LipformerError, WriteError
 from lipformer.report import write_report
 from lipformer.report.tables import Column, runs_table
 from lipformer.report.text import visible
@@ -32,14 +32,14 @@ def run_report(settings: EvaluateConfig, folder: Path) -> None:
     Raises:
         UsageError: there is no run folder.
         LipformerError: there are, but none can be shown.
-        OSError: the page cannot be written.
+        WriteError: the page cannot be written.
     """
     assert settings.runs is not None  # as validated
     records = read_runs(find_runs(settings.runs))
     file = folder / "report.html"
     try:
         write_report(records, file)
-    except OSError:
+    except WriteError:
         raise
     except Exception:
         records = showable(records, folder)

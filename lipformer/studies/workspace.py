@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lipformer.atomic import replace_text
 from lipformer.config import EvaluateConfig
 from lipformer.errors import LipformerError, UsageError
 from lipformer.training.wandb_mode import first_line, has_credentials, no_reports_to_wandb
@@ -41,7 +42,7 @@ def run_workspace(settings: EvaluateConfig, folder: Path) -> None:
             raise UsageError("study=workspace: no API key; run `wandb login`")
         entity, url = _save(entity, project)
     note = {"name": NAME, "entity": entity, "project": project, "url": url}
-    (folder / "workspace.json").write_text(json.dumps(note, indent=2) + "\n")
+    replace_text(folder / "workspace.json", json.dumps(note, indent=2) + "\n")
     log.info("workspace: %s", url)
 
 

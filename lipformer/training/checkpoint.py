@@ -1,8 +1,10 @@
 """Checkpoints: found, read without running code from them, and turned back into a model."""
 
+import logging
 import platform
 import re
 import textwrap
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,10 @@ from lipformer.config import MODEL_GROUPS, DataConfig, keys_read
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, LipformerError
 from lipformer.training.build import LOADER_KEYS, build_model, check_targets
+from lipformer.training.checkpoint_io import BEST, LAST, PREVIOUS
 from lipformer.training.old_configs import as_written_today
+
+log = logging.getLogger(__name__)
 
 FORMAT = 1
 
@@ -56,10 +61,11 @@ def find_checkpoint(path: str | Path, which: str = "best") -> Path:
 
     Args:
         path: a ``.ckpt`` file or a run folder.
-        which: ``best`` or ``last``; a run without a best checkpoint (no validation yet) gives its last.
+        which: ``best`` or ``last``; a run without a best checkpoint (no validation yet) gives its last. Where the last
+            one is missing or damaged, that is the one before it, and a line of the log says so.
 
     Raises:
-        CheckpointError: there is none.
+        CheckpointError: there is none, or it is damaged.
     """
     if "://" in str(path):
         raise CheckpointError(f"checkpoint={path}: addresses are not loaded; download the file and give its path")
@@ -68,12 +74,37 @@ def find_checkpoint(path: str | Path, which: str = "best") -> Path:
         return path
     if not path.is_dir():
         raise CheckpointError(f"checkpoint={path}: no such file or folder")
-    names = ("best", "last") if which == "best" else ("last",)
-    for name in names:
-        if (path / "checkpoints" / f"{name}.ckpt").is_file():
-            return path / "checkpoints" / f"{name}.ckpt"
-    wanted = " or ".join(f"checkpoints/{name}.ckpt" for name in names)
+    best, last, previous = (path / "checkpoints" / name for name in (BEST, LAST, PREVIOUS))
+    if which == "best" and best.is_file():
+        if not is_whole(best):
+            raise CheckpointError(_damaged(best))
+        return best
+    if last.is_file() and is_whole(last):
+        return last
+    if previous.is_file() and is_whole(previous):
+        log.warning("%s is %s: taking %s", last, "damaged" if last.is_file() else "missing", previous)
+        return previous
+    if last.is_file() or previous.is_file():
+        raise CheckpointError(_damaged(last if last.is_file() else previous))
+    wanted = " or ".join(f"checkpoints/{name}" for name in ((BEST, LAST) if which == "best" else (LAST,)))
     raise CheckpointError(f"checkpoint={path}: the folder holds no {wanted}; give a run folder or a .ckpt file")
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a checkpoint's archive has its end, which is written last: a file that was cut off has not."""
+    try:
+        with zipfile.ZipFile(path):
+            return True
+    except PermissionError:  # for its reader to say
+        return True
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return False
+
+
+def _damaged(path: Path) -> str:
+    others = [name for name in (BEST, LAST, PREVIOUS) if is_whole(path.with_name(name))]
+    remedy = f"there is still {' and '.join(map(str, others))}: give one's path" if others else "no other one is left"
+    return f"{path}: not a whole checkpoint (truncated, or another kind of file); beside it {remedy}"
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:

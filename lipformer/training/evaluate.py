@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import nn
 
+from lipformer.atomic import replace_text
 from lipformer.config import EvaluateConfig
 from lipformer.data.collate import Batch
 from lipformer.data.corpus import Corpus, Split
@@ -74,7 +75,7 @@ def run_evaluation(settings: EvaluateConfig, folder: Path) -> float:
     console.print(figures_table(run, split, metrics))
     if sentences:
         samples = {**generate, "sentences": sentences}
-        (folder / "samples.json").write_text(json.dumps(samples, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        replace_text(folder / "samples.json", json.dumps(samples, indent=2, ensure_ascii=False) + "\n")
         console.print("\nSentences")
         for number, sentence in enumerate(sentences, start=1):
             console.print(Text(f"{number:>{len(str(len(sentences)))}}  {sentence}"), soft_wrap=True)

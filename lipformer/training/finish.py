@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+from lipformer.errors import WriteError
 from lipformer.run_folder import Outcome, local_rank, write_metrics
 from lipformer.training.metrics import bits
 from lipformer.training.parts import Training
@@ -28,12 +29,20 @@ def finish(training: Training, folder: Path, ended: Outcome) -> None:
         training: that has ended.
         folder: the run folder.
         ended: how.
+
+    Raises:
+        WriteError: a training that had finished cannot write its figures.
     """
     latest = training.monitor.latest if training.monitor else {}
     metrics = final_metrics(training, ended.best, latest)
-    write_metrics(folder, metrics)
-    if training.resumed is not None and local_rank() == 0:
-        prepend_metrics(folder, training.resumed.path, training.resumed.step)
+    try:
+        write_metrics(folder, metrics)
+        if training.resumed is not None and local_rank() == 0:
+            prepend_metrics(folder, training.resumed.path, training.resumed.step)
+    except WriteError as error:
+        if ended.status == "finished":
+            raise
+        log.warning("%s", error)  # how the training ended stands
     print_summary(metrics, latest, training.options["progress"], ended.status)
     if training.options["report"]:
         _draw_figures(training, folder, ended)

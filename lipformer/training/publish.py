@@ -26,14 +26,15 @@ def publish_figures(folder: Path, loggers: list[Logger]) -> None:
 
 
 def publish_report(folder: Path) -> None:
-    """Write ``<folder>/report.html``."""
+    """Write ``<folder>/report.html``, and say where it is once it is there."""
     if local_rank() != 0 or not (folder / "metrics.csv").is_file():
         return
     try:
         from lipformer.report import write_report
         from lipformer.run_record import read_record
 
-        write_report([read_record(folder)], folder / "report.html")
+        file = write_report([read_record(folder)], folder / "report.html")
+        log.info("look at it in: %s", file)
     except Exception as error:
         _warn("the report could not be written", error, folder)
 

@@ -12,6 +12,7 @@ from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from lipformer.atomic import replacing
 from lipformer.config import typed_keys
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, UsageError
@@ -123,7 +124,7 @@ def prepend_metrics(folder: Path, resume_from: Path, step: int) -> None:
     before = [row for row in _rows(old) if int(row["step"]) < step]
     rows = before + (_rows(new) if new.is_file() else [])
     names = {name for row in rows for name in row} - {"epoch", "step"}
-    with new.open("w", newline="") as file:
+    with replacing(new, "w", newline="") as file:
         writer = csv.DictWriter(file, ["epoch", "step", *sorted(names)])
         writer.writeheader()
         writer.writerows(rows)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from lipformer.atomic import replace_text
 from lipformer.config import TrainConfig
 from lipformer.run_folder import Outcome, local_rank, sigterm_handler
 from lipformer.training.finish import best_score, finish
@@ -51,14 +52,14 @@ def run_training(
         finally:
             outcome.best = ended.best = best_score(training)
             finish(training, folder, ended)
-    say_what_next(outcome.best, folder, config["trainer"]["report"])
+    say_what_next(outcome.best, folder)
     return outcome.best
 
 
 def prepare(config: dict[str, Any], folder: Path) -> None:
     """Write ``config.yaml``, on the first rank, and set the number of threads."""
     if local_rank() == 0:
-        (folder / "config.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
+        replace_text(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
     threads = choose_threads(
         config["trainer"]["threads"], width=config["width"], batch_tokens=config["data"]["batch_tokens"]
     )
@@ -86,10 +87,8 @@ def fit(training: Training) -> None:
         raise KeyboardInterrupt
 
 
-def say_what_next(best: float | None, folder: Path, report: bool) -> None:
+def say_what_next(best: float | None, folder: Path) -> None:
     """Log the best score of a training that finished, and what can be done with it."""
     if best is not None:
         log.info("best valid: %.4f nats/char, %.4f bits/char", best, bits(best))
     log.info("test it with: python evaluate.py checkpoint=%s", folder)
-    if report:
-        log.info("look at it in: %s", folder / "report.html")

@@ -5,10 +5,11 @@ from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.plugins.environments import LightningEnvironment
 
 from lipformer.errors import UsageError
+from lipformer.training.checkpoint_io import AtomicCheckpointIO
+from lipformer.training.metrics_csv import MetricsCsv
 
 
 def build_trainer(
@@ -43,14 +44,14 @@ def build_trainer(
             check_val_every_n_epoch=None,
             log_every_n_steps=options["log_every_steps"],
             deterministic=options["deterministic"],
-            logger=[CSVLogger(folder, name="", version=""), *loggers],
+            logger=[MetricsCsv(folder, name="", version=""), *loggers],
             callbacks=callbacks,
             default_root_dir=folder,
             num_sanity_val_steps=0,
             use_distributed_sampler=False,  # the batch sampler knows its rank; Lightning would undo the buckets
             enable_model_summary=False,
             enable_progress_bar=False,  # callbacks/progress.py shows it
-            plugins=[LightningEnvironment()] if options["devices"] == 1 else None,
+            plugins=[AtomicCheckpointIO(), *([LightningEnvironment()] if options["devices"] == 1 else [])],
         )
     except (pl.utilities.exceptions.MisconfigurationException, ValueError) as error:
         raise UsageError(f"trainer: {str(error).splitlines()[0]}") from error

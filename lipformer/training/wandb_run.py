@@ -14,6 +14,7 @@ from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.loggers.logger import rank_zero_experiment
 from pytorch_lightning.utilities import rank_zero_only
 
+from lipformer.atomic import replace_text
 from lipformer.run_folder import Outcome
 from lipformer.training.wandb_mode import describe_run, first_line, no_reports_to_wandb
 
@@ -131,7 +132,7 @@ class WandbRunLogger(WandbLogger):
                 for attempt in (self._folder / "wandb").glob("run-*"):  # `wandb sync` would upload its empty shell
                     shutil.rmtree(attempt, ignore_errors=True)
             else:
-                (self._folder / "wandb.json").write_text(json.dumps({"id": run.id, "url": run.url}) + "\n")
+                replace_text(self._folder / "wandb.json", json.dumps({"id": run.id, "url": run.url}) + "\n")
                 log.info("wandb: %s", run.url)
                 return run
         run = self._init()

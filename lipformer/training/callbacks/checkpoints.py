@@ -8,8 +8,12 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from lipformer.errors import DivergedError
+from lipformer.atomic import replacing
+from lipformer.errors import DivergedError, WriteError
+from lipformer.run_folder import local_rank
 from lipformer.telemetry.diagnosis import nonfinite_parameter
+from lipformer.training.checkpoint import is_whole
+from lipformer.training.checkpoint_io import BEST
 
 log = logging.getLogger(__name__)
 
@@ -42,21 +46,27 @@ class BestCheckpoint(FiniteCheckpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Copy the old run's best checkpoint and take up its score."""
         assert self.dirpath is not None
-        old = self._resume_from.parent / "best.ckpt" if self._resume_from is not None else None
+        old = self._resume_from.parent / BEST if self._resume_from is not None else None
         if old is None or not old.is_file() or not state_dict["best_model_path"]:
             return
-        new = str(Path(self.dirpath) / "best.ckpt")
+        if not is_whole(old):
+            log.warning("%s is damaged and left out: the best of this run is the best from here on", old)
+            return
+        new = Path(self.dirpath) / BEST
         Path(self.dirpath).mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(old, new)
+        if local_rank() == 0:
+            with old.open("rb") as original, replacing(new) as copy:
+                shutil.copyfileobj(original, copy)
         score = state_dict["best_model_score"]
-        moved = {"dirpath": self.dirpath, "best_model_path": new, "kth_best_model_path": new}
-        super().load_state_dict({**state_dict, **moved, "best_k_models": {new: score}, "last_model_path": ""})
+        moved = {"dirpath": self.dirpath, "best_model_path": str(new), "kth_best_model_path": str(new)}
+        super().load_state_dict({**state_dict, **moved, "best_k_models": {str(new): score}, "last_model_path": ""})
 
 
 class LastCheckpoint(FiniteCheckpoint):
     """Keeps ``last.ckpt``: after each validation, and when an error or a signal ends the run.
 
-    Not when the run diverged: the state is then worth less than that of the last validation.
+    Not when the run diverged: the state is then worth less than that of the last validation. The one before it is
+    kept as ``previous.ckpt``.
 
     Args:
         folder: the run folder.
@@ -72,7 +82,10 @@ class LastCheckpoint(FiniteCheckpoint):
         if name := nonfinite_parameter(pl_module):
             log.warning("last.ckpt stays as it was: the weights are not finite, first %s", name)
             return
-        super().on_exception(trainer, pl_module, exception)
+        try:
+            super().on_exception(trainer, pl_module, exception)
+        except WriteError as error:  # why the run ended stands
+            log.warning("last.ckpt stays as it was: %s", error)
 
 
 def _options(folder: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
+from lipformer.atomic import replacing
 from lipformer.data.collate import Batch
 from lipformer.errors import DivergedError, one_line
 from lipformer.run_folder import local_rank
@@ -91,7 +92,8 @@ class DivergenceGuard(Callback):
             rank = local_rank()
             file = Path(trainer.default_root_dir) / ("diverged.pt" if rank == 0 else f"diverged_rank{rank}.pt")
             tensors = {name: tensor.cpu() for name, tensor in self._batch._asdict().items()}
-            torch.save({**tensors, "step": trainer.global_step, "layer": layer, "reason": reason}, file)
+            with replacing(file) as stream:
+                torch.save({**tensors, "step": trainer.global_step, "layer": layer, "reason": reason}, stream)
             exception.args = (f"{reason}{where}; its batch: {file.name} in the run folder",)
         except Exception as error:  # a full disk or a broken device must not hide why the run ended
             log.warning("the divergence could not be explained further: %s", one_line(error))

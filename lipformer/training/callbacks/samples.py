@@ -9,6 +9,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
+from lipformer.atomic import replace_text
 from lipformer.errors import one_line
 from lipformer.generate import sample
 from lipformer.modules import contracts
@@ -68,5 +69,5 @@ class Samples(Callback):
             "sentences": sentences,
         }
         file = Path(trainer.default_root_dir) / "samples.json"
-        file.write_text(json.dumps(written, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        replace_text(file, json.dumps(written, indent=2, ensure_ascii=False) + "\n")
         log_samples(trainer.loggers, sentences, trainer.global_step, module.tokens_seen)

@@ -13,6 +13,7 @@ from jaxtyping import Int
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
+from lipformer.atomic import replace_text
 from lipformer.bounds.certificate import certify
 from lipformer.errors import one_line
 from lipformer.functional.eval_mode import eval_mode
@@ -149,8 +150,7 @@ def _constants(constants: LocalConstants, ids: Int[Tensor, "B N"]) -> dict[str, 
 def _certify(module: LanguageModule, p: Norm, folder: Path) -> dict[str, float]:
     """Certify the model, and leave its latest certificate in the run folder."""
     certificate = certify(module.model, p)
-    file = folder / "certificate.json"
-    file.write_text(json.dumps(certificate.to_plain(), indent=2) + "\n", encoding="utf-8")
+    replace_text(folder / "certificate.json", json.dumps(certificate.to_plain(), indent=2) + "\n")
     bounds = {row.name: row.bound for row in certificate.rows}
     totals = {"trunk": certificate.trunk, "logits": certificate.logits}
     return {f"certificate/{name}/{certificate.p}": bound for name, bound in {**bounds, **totals}.items()}
