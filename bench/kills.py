@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
     staged = tempfile.TemporaryDirectory()
     tempfile.tempdir = staged.name  # where Lightning's way leaves its unfinished files
     print("| saved by | kills | while saving | no checkpoint left | an older one than the last two |")

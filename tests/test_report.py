@@ -238,10 +238,11 @@ def test_a_page_is_replaced_whole(tmp_path, monkeypatch):
     folder = write_run(tmp_path / "run", steps=400)
     write_report([read_record(folder)], folder / "report.html")
     before = (folder / "report.html").read_text()
-    monkeypatch.setattr(Path, "write_text", lambda self, text, **options: Path.write_bytes(self, b"half") and 1 / 0)
+    monkeypatch.setattr(os, "fsync", lambda number: 1 / 0)  # all is written, none of it surely on the disk
     with pytest.raises(ZeroDivisionError):
         write_report([read_record(folder)], folder / "report.html")
     assert (folder / "report.html").read_text() == before
+    assert not list(folder.glob(".*"))
 
 
 def test_curves_hold_the_values_at_their_steps(pair):

@@ -92,6 +92,8 @@ import os, signal, sys, torch
 from pathlib import Path
 from lipformer.training.checkpoint_io import AtomicCheckpointIO
 
+torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
+
 def killed_at(call):
     calls = 0
     def count(*arguments, of):

@@ -34,6 +34,7 @@ FILES = (
     "train.log",
     "checkpoints/best.ckpt",
     "checkpoints/last.ckpt",
+    "checkpoints/previous.ckpt",
     "diverged.pt",
 )
 SAMPLED = ("step", "tokens", "temperature", "seed")
