@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from lipformer.errors import WriteError
+from lipformer.errors import LipformerError, WriteError
 
 NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno.EBADF}
 """What systems answer that cannot flush a folder to the disk."""
@@ -79,7 +79,7 @@ def naming(file: Path) -> Iterator[None]:
     handled = sys.exception()  # if the block runs because of an error, that one is not of the file
     try:
         yield
-    except WriteError:
+    except LipformerError:
         raise
     except Exception as error:
         cause: BaseException | None = error

@@ -2,7 +2,7 @@
 
 Hydra composes the configuration, this file turns what can go wrong into one line and the right exit code, and only
 then are torch and Lightning imported. Exit codes: 0 finished, 1 error, 2 usage or configuration, 3 diverged,
-130 interrupted, 143 terminated.
+130 interrupted; 129, 138 and 143 terminated by HUP, USR1 and TERM.
 """
 
 import importlib
@@ -11,7 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 from lipformer.config import conf_dir, refuse_unread, register, to_plain, typed_keys, validate, without_unread
 from lipformer.errors import UsageError
 from lipformer.openmp import limit_spinning
-from lipformer.run_folder import Outcome, claim_folder, recorded
+from lipformer.run_folder import Outcome, claim_folder, local_rank, recorded
 
 limit_spinning()  # nothing above imports torch, which loads OpenMP
 
@@ -110,8 +110,8 @@ def _run(config_name: str, job: Callable[[DictConfig, Path], float | None]) -> N
         outcome = _attempt(job, config, folder, full_error)
         os.environ[FULL_ERROR] = "1"
         outcomes.append(outcome)
-        if outcome.status == "interrupted":
-            sys.exit(outcome.exit_code)  # a SystemExit also calls off the remaining jobs of a sweep
+        if outcome.status in ("interrupted", "terminated"):
+            _leave(outcome)  # a SystemExit also calls off the remaining jobs of a sweep
         return outcome.objective
 
     try:
@@ -124,7 +124,19 @@ def _run(config_name: str, job: Callable[[DictConfig, Path], float | None]) -> N
         _print_error(explain(error, config_name))
         sys.exit(2)
     if outcomes:  # none after --help and --cfg; a sweep has left with its report's code
-        sys.exit(outcomes[-1].exit_code)
+        _leave(outcomes[-1])
+
+
+def _leave(outcome: Outcome) -> NoReturn:
+    """End the process with the outcome's exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # nobody reads it any more: Python's own flush would make the exit code 120
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    stopped = outcome.status in ("interrupted", "terminated")
+    # All processes of a training stop together; a code from another than the first would let Lightning kill that one.
+    sys.exit(0 if stopped and local_rank() > 0 else outcome.exit_code)
 
 
 def _attempt(

@@ -5,17 +5,16 @@ import json
 import logging
 import math
 import os
-import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from lipformer.atomic import replace_text
+from lipformer.atomic import naming, replace_text
 from lipformer.errors import DivergedError, LipformerError, UsageError, WriteError, one_line
+from lipformer.run_lock import lock_holder, release_lock, take_lock
+from lipformer.signals import EXIT_CODES, Terminated, ending_signals
 
 log = logging.getLogger(__name__)
 
@@ -25,15 +24,16 @@ class Outcome:
     """How a job ended.
 
     Attributes:
-        status: ``finished``, ``diverged``, ``failed`` or ``interrupted``.
-        exit_code: of the process, were this its only job.
+        status: ``running``, ``finished``, ``diverged``, ``failed``, ``interrupted`` (Ctrl-C), ``terminated`` (by
+            another signal), or ``killed``: its process is gone, and left no other status.
+        exit_code: of the process, were this its only job; None where it is not known: running, or killed.
         reason: one line; empty where the job finished.
         best: best ``val/nats_per_char`` of a training, the nats per character of an evaluation; None where it
             was not reached.
     """
 
     status: str = "finished"
-    exit_code: int = 0
+    exit_code: int | None = 0
     reason: str = ""
     best: float | None = None
 
@@ -43,8 +43,8 @@ class Outcome:
         match error:
             case KeyboardInterrupt():
                 self.status, self.exit_code, self.reason = "interrupted", 130, "interrupted by the user (SIGINT)"
-            case SystemExit(code=None):  # the answer to SIGTERM, Lightning's and `_terminate`'s
-                self.status, self.exit_code, self.reason = "interrupted", 143, "terminated by the system (SIGTERM)"
+            case Terminated():
+                self.status, self.exit_code = "terminated", EXIT_CODES[error.name]
             case DivergedError():
                 self.status, self.exit_code = "diverged", error.exit_code
             case LipformerError():
@@ -61,12 +61,45 @@ class Outcome:
         return math.nan if self.best is None or self.status != "finished" else self.best
 
     def write(self, folder: Path) -> None:
-        """Write ``status.json``."""
-        replace_text(folder / "status.json", json.dumps(asdict(self), indent=2) + "\n")
+        """Write ``status.json``.
+
+        A disk that has no room for a new file has some for the old one, which said that the run goes.
+
+        Raises:
+            WriteError: it can be written in neither way.
+        """
+        file, text = folder / "status.json", json.dumps(asdict(self), indent=2) + "\n"
+        try:
+            replace_text(file, text)
+        except WriteError:
+            if not file.is_file():
+                raise
+            with naming(file), file.open("r+", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.truncate()
 
 
 def read_outcome(folder: Path) -> Outcome | None:
-    """Return what ``status.json`` of a run folder says; None where there is none (yet), or it is broken."""
+    """Return how a run ended, or that it still goes, or that it was killed.
+
+    Its ``status.json`` cannot say that it was killed; its lock says which process it is, and whether that one still
+    goes is known on the machine it is on. None where there is no ``status.json``, or it is broken: the run did not
+    begin, or is of version 0.1.0, which wrote it at the end.
+    """
+    outcome = _read_status(folder)
+    if outcome is None or outcome.status != "running":
+        return outcome
+    process = lock_holder(folder)
+    if process is None or process.is_alive() is not False:
+        outcome.reason = str(process or "")
+        return outcome
+    outcome = _read_status(folder)  # it may have ended while we looked
+    if outcome is not None and outcome.status == "running":
+        outcome.status, outcome.reason = "killed", f"{process} is gone and left no other status"
+    return outcome
+
+
+def _read_status(folder: Path) -> Outcome | None:
     told = read_json(folder / "status.json")
     if not isinstance(told, dict):
         return None
@@ -78,7 +111,9 @@ def read_outcome(folder: Path) -> Outcome | None:
     )
     if not isinstance(status, str) or not isinstance(reason, str):
         return None
-    if type(exit_code) is not int or (best is not None and type(best) not in (int, float)):  # bool is an int
+    if type(exit_code) is not int and (exit_code, status) != (None, "running"):  # bool is an int
+        return None
+    if best is not None and type(best) not in (int, float):
         return None
     return Outcome(status, exit_code, reason, best)
 
@@ -120,25 +155,11 @@ def write_metrics(folder: Path, metrics: dict[str, Any]) -> None:
         replace_text(folder / "metrics.json", json.dumps(finite, indent=2) + "\n")
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise SystemExit
-
-
-@contextlib.contextmanager
-def sigterm_handler(handler: Any) -> Iterator[None]:
-    """Answer SIGTERM by `handler` while the block runs; other threads than the main one cannot, and do nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-
-
 def _close(folder: Path, outcome: Outcome, closed: Callable[[], None] | None) -> None:
-    """Write how the job ended, and make of the folder what is to be made of it."""
+    """Write how the job ended, make of the folder what is to be made of it, and unlock it.
+
+    Where the status cannot be written, the lock stays: then a reader is told that the process is gone.
+    """
     try:
         outcome.write(folder)
     except WriteError as error:
@@ -146,8 +167,18 @@ def _close(folder: Path, outcome: Outcome, closed: Callable[[], None] | None) ->
             outcome.end_by(error)
             raise
         log.warning("%s", error)  # how the job ended stands
-    if closed is not None:
-        closed()
+        return
+    try:
+        if closed is not None:
+            closed()
+    except (KeyboardInterrupt, Terminated) as error:
+        log.warning("interrupted while the report was made: %s", folder)
+        if outcome.status == "finished":
+            outcome.end_by(error)
+            outcome.write(folder)
+            raise
+    finally:
+        release_lock(folder)
 
 
 @contextlib.contextmanager
@@ -156,11 +187,18 @@ def recorded(folder: Path, name: str, closed: Callable[[], None] | None = None) 
 
     What is to be made of the closed folder, `closed` makes; interrupted in it, a job that had finished has not.
 
-    Everything logged goes to the file; lipformer's own lines go to the terminal as well. SIGTERM ends the job by an
-    exception, so that the folder is closed then too.
+    Everything logged goes to the file; lipformer's own lines go to the terminal as well. Signals end the job by an
+    exception (`lipformer.signals`), so that the folder is closed then too; until then it is locked, and its status is
+    ``running``.
+
+    Raises:
+        UsageError: another process has locked the folder.
     """
     root = logging.getLogger()
     rank = local_rank()
+    if rank == 0:
+        take_lock(folder)
+        Outcome("running", None).write(folder)
     file = logging.FileHandler(folder / (f"{name}.log" if rank == 0 else f"{name}_rank{rank}.log"), encoding="utf-8")
     file.setFormatter(logging.Formatter("[%(asctime)s][%(name)s][%(levelname)s] %(message)s"))
     terminal = logging.StreamHandler(sys.stdout)
@@ -173,25 +211,19 @@ def recorded(folder: Path, name: str, closed: Callable[[], None] | None = None) 
     raising, logging.raiseExceptions = logging.raiseExceptions, False  # a closed pipe costs lines, not the job
     outcome = Outcome()
     try:
-        with sigterm_handler(_terminate):
-            yield outcome
-    except BaseException as error:
-        outcome.end_by(error)
-        log.error("the run ended as %s", outcome.status, exc_info=True)
-        raise
-    finally:
-        try:
-            if rank == 0:
-                _close(folder, outcome, closed)
-        except KeyboardInterrupt as error:
-            log.warning("interrupted while the report was made: %s", folder)
-            if outcome.status == "finished":
+        with ending_signals:
+            try:
+                yield outcome
+            except BaseException as error:
                 outcome.end_by(error)
-                outcome.write(folder)
+                log.error("the run ended as %s", outcome.status, exc_info=True)
                 raise
-        finally:
-            logging.captureWarnings(False)
-            logging.raiseExceptions = raising
-            root.handlers[:], root.level = before
-            with contextlib.suppress(OSError):  # a full disk costs lines too
-                file.close()
+            finally:
+                if rank == 0:
+                    _close(folder, outcome, closed)
+    finally:
+        logging.captureWarnings(False)
+        logging.raiseExceptions = raising
+        root.handlers[:], root.level = before
+        with contextlib.suppress(OSError):  # a full disk costs lines too
+            file.close()

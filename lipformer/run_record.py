@@ -44,7 +44,7 @@ class RunRecord:
     Attributes:
         folder: where it was read.
         config: ``config.yaml``; empty where it cannot be read, as the next ones.
-        outcome: ``status.json``; None while the run goes, and where it was killed.
+        outcome: how it ended, or that it goes (`read_outcome`); None where the folder does not say.
         figures: ``metrics.json``, flat names.
         series: the columns of ``metrics.csv``.
         samples: ``samples.json``, or None.
@@ -61,7 +61,7 @@ class RunRecord:
 
     @property
     def status(self) -> str:
-        """``finished``, ``diverged``, ``failed``, ``interrupted``, or ``running`` where nothing says how it ended."""
+        """Of the run, as `Outcome` has it; ``running`` where the folder does not say."""
         return self.outcome.status if self.outcome else "running"
 
 

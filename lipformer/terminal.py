@@ -8,7 +8,15 @@ WIDE = 10_000
 """Columns where the output is no terminal: as many as a line needs, since a folded path cannot be searched for."""
 BAD = "bold red"
 """Style of what a reader is to notice: a run that did not end well, a number that is not finite."""
-STATUS_STYLES = {"finished": "green", "diverged": BAD, "failed": BAD, "interrupted": "yellow", "running": "blue"}
+STATUS_STYLES = {
+    "running": "blue",
+    "finished": "green",
+    "diverged": BAD,
+    "failed": BAD,
+    "interrupted": "yellow",
+    "terminated": "yellow",
+    "killed": BAD,
+}
 """Style of a run's status."""
 
 

@@ -225,7 +225,7 @@ def at_step(step, action, monkeypatch):
 def test_a_disk_that_fills_ends_the_run_with_one_line_and_loses_nothing(small_disk, tmp_path, monkeypatch, capsys):
     text = write_text(tmp_path / "text.txt")
     folder = small_disk / "run"
-    at_step(4, lambda: fill(small_disk, but=40_960), monkeypatch)
+    at_step(4, lambda: fill(small_disk, but=16_384), monkeypatch)
     options = (f"data.train={text}", "trainer.max_steps=9", f"hydra.run.dir={folder}", "trainer.report=true")
     assert train(monkeypatch, *options) == 1
     output = capsys.readouterr()
@@ -276,15 +276,12 @@ def test_a_signal_on_a_full_disk_is_still_a_signal(tmp_path, monkeypatch, capsys
 
 
 @linux
-@pytest.mark.parametrize("name", ["metrics.json", "status.json"])
-def test_figures_that_cannot_be_written_fail_the_run_and_hide_no_other_reason(
-    name, tmp_path, monkeypatch, capsys, full
-):
+def test_figures_that_cannot_be_written_fail_the_run_and_hide_no_other_reason(tmp_path, monkeypatch, capsys, full):
     text = write_text(tmp_path / "text.txt")
-    full.add(name)
+    full.add("metrics.json")
     assert train(monkeypatch, f"data.train={text}", f"hydra.run.dir={tmp_path / 'run'}") == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"run/{name} cannot be written: No space left" in line
+    assert "run/metrics.json cannot be written: No space left" in line
 
     def fail():
         raise RuntimeError("of another kind")
@@ -292,6 +289,27 @@ def test_figures_that_cannot_be_written_fail_the_run_and_hide_no_other_reason(
     at_step(1, fail, monkeypatch)
     assert train(monkeypatch, f"data.train={text}", f"hydra.run.dir={tmp_path / 'failed'}") == 1
     assert capsys.readouterr().err == "error: RuntimeError: of another kind\n"
+
+
+@linux
+def test_a_status_finds_room_in_its_own_place(tmp_path, monkeypatch, full):
+    text = write_text(tmp_path / "text.txt")
+    at_step(1, lambda: full.add("status.json"), monkeypatch)
+    assert train(monkeypatch, f"data.train={text}", f"hydra.run.dir={tmp_path / 'run'}") == 0
+    assert read_outcome(tmp_path / "run").status == "finished"
+
+
+@linux
+def test_a_status_that_cannot_be_written_at_all_leaves_the_lock(tmp_path, monkeypatch, capsys, full):
+    def lose_the_status():
+        full.add("status.json")
+        (tmp_path / "run" / "status.json").unlink()
+
+    text = write_text(tmp_path / "text.txt")
+    at_step(1, lose_the_status, monkeypatch)
+    assert train(monkeypatch, f"data.train={text}", f"hydra.run.dir={tmp_path / 'run'}") == 1
+    assert "run/status.json cannot be written: No space left" in capsys.readouterr().err
+    assert (tmp_path / "run" / "run.lock").exists()
 
 
 @linux

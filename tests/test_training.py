@@ -140,7 +140,7 @@ def test_sigterm_before_the_first_step_closes_the_folder(tmp_path, monkeypatch, 
     text = write_text(tmp_path / "text.txt")
     assert train(monkeypatch, f"data.train={text}", f"hydra.run.dir={tmp_path / 'run'}") == 143
     status = json.loads((tmp_path / "run" / "status.json").read_text())
-    assert (status["status"], status["exit_code"]) == ("interrupted", 143)
+    assert (status["status"], status["exit_code"]) == ("terminated", 143)
     assert capsys.readouterr().err == "error: terminated by the system (SIGTERM)\n"
     assert signal.getsignal(signal.SIGTERM) == before
 

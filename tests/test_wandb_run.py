@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 import sys
 
 import pytest
@@ -11,6 +12,7 @@ from wandb_offline import end_with, offline_logger, warnings_of
 from wandb_record import read_runs
 
 from lipformer.errors import DivergedError
+from lipformer.signals import Terminated
 from lipformer.training import wandb_run
 from lipformer.training.loggers import finished, log_samples
 from lipformer.training.wandb_run import EXTREMES, WandbRunLogger
@@ -28,7 +30,8 @@ def environment_now():
         (RuntimeError("broken"), 1, "failed"),
         (DivergedError("nan"), 3, "diverged"),
         (KeyboardInterrupt(), 130, "interrupted"),
-        (SystemExit(), 143, "interrupted"),
+        (Terminated(signal.SIGTERM), 143, "terminated"),
+        (Terminated(signal.SIGHUP), 129, "terminated"),
     ],
 )
 def test_run_ends_with_the_exit_code(tmp_path, error, code, status):

@@ -7,6 +7,7 @@ from typing import Any
 
 from lipformer.errors import WriteError
 from lipformer.run_folder import Outcome, local_rank, write_metrics
+from lipformer.signals import Terminated
 from lipformer.training.metrics import bits
 from lipformer.training.parts import Training
 from lipformer.training.publish import publish_figures
@@ -74,7 +75,7 @@ def final_metrics(training: Training, best: float | None, latest: dict[str, floa
 def _draw_figures(training: Training, folder: Path, ended: Outcome) -> None:
     try:
         publish_figures(folder, training.trainer.loggers)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         if ended.status == "finished":
             raise
         log.warning("the figures were left out: interrupted")  # how the training ended stands

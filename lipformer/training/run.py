@@ -10,7 +10,8 @@ from omegaconf import OmegaConf
 
 from lipformer.atomic import replace_text
 from lipformer.config import TrainConfig
-from lipformer.run_folder import Outcome, local_rank, sigterm_handler
+from lipformer.run_folder import Outcome, local_rank
+from lipformer.signals import Terminated, ending_signals
 from lipformer.training.finish import best_score, finish
 from lipformer.training.loggers import finished
 from lipformer.training.metrics import bits
@@ -72,14 +73,17 @@ def fit(training: Training) -> None:
     Raises:
         DivergedError: a loss, a gradient or a weight is not finite.
         KeyboardInterrupt: there was a Ctrl-C; all is saved by then, but a sweep must not go on.
+        Terminated: there was another signal.
     """
     trainer = training.trainer
     path = training.resumed.path if training.resumed else None
     try:
-        with sigterm_handler(signal.SIG_DFL):  # Lightning installs its own, which waits for the end of the step
+        with ending_signals.deferred():  # to the end of a step
             trainer.fit(training.module, training.data, ckpt_path=path, weights_only=True)
+    except Terminated:
+        raise
     except SystemExit:
-        if trainer.interrupted and not trainer.received_sigterm:  # Lightning turns Ctrl-C into exit code 1
+        if trainer.interrupted:  # Lightning turns Ctrl-C into exit code 1
             signal.signal(signal.SIGINT, signal.default_int_handler)  # and leaves it ignored, in last uploads too
             raise KeyboardInterrupt from None
         raise

@@ -40,7 +40,7 @@ def summary_table(metrics: Mapping[str, Any], latest: Mapping[str, float], statu
         metrics: flat names as in ``metrics.json``.
         latest: the last value of each metric of stability, ``stability/<layer>/<quantity>`` and
             ``certificate/<layer>/<p>``; empty where nothing was watched.
-        status: ``finished``, ``diverged``, ``failed`` or ``interrupted``; no row if None.
+        status: how the run ended, as `Outcome` has it; no row if None.
     """
     table = Table(title="Training", show_header=False)
     table.add_column("what", no_wrap=True)

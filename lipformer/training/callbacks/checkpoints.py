@@ -12,6 +12,7 @@ from lipformer.atomic import replacing
 from lipformer.errors import DivergedError, WriteError
 from lipformer.run_folder import local_rank
 from lipformer.telemetry.diagnosis import nonfinite_parameter
+from lipformer.training.callbacks.stopping import InterruptedInStep
 from lipformer.training.checkpoint import is_whole
 from lipformer.training.checkpoint_io import BEST
 
@@ -78,6 +79,9 @@ class LastCheckpoint(FiniteCheckpoint):
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Save, unless the weights are not worth it."""
         if isinstance(exception, DivergedError):
+            return
+        if isinstance(exception, InterruptedInStep):
+            log.warning("last.ckpt stays as it was: the training was stopped within a step")
             return
         if name := nonfinite_parameter(pl_module):
             log.warning("last.ckpt stays as it was: the weights are not finite, first %s", name)
