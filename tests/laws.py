@@ -31,6 +31,8 @@ from lipformer.modules.norms import ActNorm, CenterNorm, LayerNorm, NoNorm, RMSN
 from lipformer.modules.residual import ConvexResidual, InvertibleResidual, PostNorm, PreNorm, WeightedResidual
 
 ALL_NORMS: tuple[Norm, ...] = (2, math.inf, "mixed")
+PLAIN = {"temperature": 1.0, "locality": None}
+"""Of the kinds that are ours: without a penalty on distance, which permutations would not leave as it is."""
 
 
 @dataclass(frozen=True)
@@ -207,21 +209,21 @@ KINDS = [
     ),
     Kind(
         "contractive_l2_decoupled",
-        attention(ContractiveL2DecoupledAttention),
+        attention(ContractiveL2DecoupledAttention, **PLAIN),
         lipschitz=ALL_NORMS,
         contracts={"mixed": 0.97},
     ),
     Kind(
         "contractive_l2_decoupled_local",
-        causal_only(attention(ContractiveL2DecoupledAttention, locality=0.5)),
+        causal_only(attention(ContractiveL2DecoupledAttention, temperature=1.0, locality=0.5)),
         equivariant=False,
         lipschitz=ALL_NORMS,
         contracts={"mixed": 0.97},
     ),
-    Kind("contractive_l2_blocks", attention(ContractiveL2BlocksAttention), lipschitz=ALL_NORMS),
+    Kind("contractive_l2_blocks", attention(ContractiveL2BlocksAttention, **PLAIN), lipschitz=ALL_NORMS),
     Kind(
         "contractive_l2_blocks_local",
-        causal_only(attention(ContractiveL2BlocksAttention, locality=0.5)),
+        causal_only(attention(ContractiveL2BlocksAttention, temperature=1.0, locality=0.5)),
         equivariant=False,
         lipschitz=ALL_NORMS,
     ),
@@ -263,14 +265,14 @@ KINDS = [
             (
                 "invertible_decoupled",
                 InvertibleResidual,
-                attention(ContractiveL2DecoupledAttention, fused=False),
+                attention(ContractiveL2DecoupledAttention, fused=False, **PLAIN),
                 functools.partial(ActNorm, max_scale=10),
                 {},
             ),
             (
                 "invertible_blocks",
                 InvertibleResidual,
-                attention(ContractiveL2BlocksAttention, fused=False),
+                attention(ContractiveL2BlocksAttention, fused=False, **PLAIN),
                 NoNorm,
                 {},
             ),

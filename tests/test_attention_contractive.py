@@ -175,7 +175,7 @@ def test_longer_than_context_is_refused():
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, -0.5, 1.5])
 def test_scale_must_contract(scale):
-    with pytest.raises(ValueError, match=r"scale must be in \(0, 1\)"):
+    with pytest.raises(ValueError, match=r"scale=.*: it must be above 0 and below 1"):
         ContractiveL2Attention(8, 2, context=6, scale=scale)
 
 

@@ -9,7 +9,8 @@ is taken as it is: its class checks its own arguments.
 from lipformer.config.data import DataConfig
 from lipformer.config.evaluate import EvaluateConfig
 from lipformer.config.model import MODEL_GROUPS, MODEL_SCALARS, keys_read, refuse_unread, without_unread
-from lipformer.config.store import conf_dir, register, to_plain, validate
+from lipformer.config.places import conf_dir
+from lipformer.config.store import register, to_plain, validate
 from lipformer.config.train import NO_REGULARIZER, TrainConfig
 from lipformer.config.typed import typed_keys
 

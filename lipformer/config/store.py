@@ -1,37 +1,32 @@
 """Schemas made known to Hydra, and what it composed turned into checked dataclasses and plain containers."""
 
+import re
 import secrets
 from dataclasses import fields, is_dataclass
-from pathlib import Path
 from typing import Any, cast
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from lipformer.config import attention, callbacks, data, evaluate, loggers, model, optimisation, parts, train, trainer
+from lipformer.config import callbacks, data, evaluate, loggers, model, optimisation, parts, train, trainer
 from lipformer.config.checks import Factory
+from lipformer.config.listing import list_groups, list_options
 from lipformer.errors import UsageError
-
-
-def conf_dir() -> Path:
-    """Folder of the YAML files: inside the installed package, or at the root of a checkout."""
-    installed = Path(__file__).parents[1] / "conf"
-    return installed if installed.is_dir() else Path(__file__).parents[2] / "conf"
-
+from lipformer.options import Options, attention
 
 SCHEMAS: dict[str, type] = {
     "train": train.TrainConfig,
     "evaluate": evaluate.EvaluateConfig,
     "model/model": model.ModelConfig,
     "model/lstm": model.LSTMConfig,
-    "attention/plain": attention.AttentionConfig,
-    "attention/tied_l2": attention.TiedL2Config,
-    "attention/contractive_l2": attention.ContractiveL2Config,
-    "attention/contractive_factors": attention.ContractiveFactorsConfig,
-    "attention/sigmoid": attention.SigmoidConfig,
-    "attention/kernel": attention.KernelConfig,
-    "attention/qk_norm": attention.QKNormConfig,
-    "attention/cosine": attention.CosineAttentionConfig,
+    "attention/plain": attention.AttentionOptions,
+    "attention/tied_l2": attention.TiedL2Options,
+    "attention/contractive_l2": attention.ContractiveL2Options,
+    "attention/contractive_factors": attention.ContractiveFactorsOptions,
+    "attention/sigmoid": attention.SigmoidOptions,
+    "attention/kernel": attention.KernelOptions,
+    "attention/qk_norm": attention.QKNormOptions,
+    "attention/cosine": attention.CosineOptions,
     "norm/scaled": parts.NormConfig,
     "norm/act_norm": parts.ActNormConfig,
     "residual/layered": parts.LayeredResidualConfig,
@@ -64,12 +59,11 @@ def register() -> None:
         store.store(group=group, name=name, node=node, provider="lipformer")
     # An id keeps two runs that start in the same microsecond apart; cached, it is the same all through a run.
     OmegaConf.register_new_resolver("lipformer.id", lambda: secrets.token_hex(3), use_cache=True, replace=True)
-    OmegaConf.register_new_resolver("lipformer.groups", _list_groups, replace=True)
+    OmegaConf.register_new_resolver("lipformer.groups", list_groups, replace=True)
+    OmegaConf.register_new_resolver("lipformer.options", list_options, replace=True)
 
 
-def _list_groups() -> str:
-    groups = sorted(folder for folder in conf_dir().iterdir() if folder.is_dir())
-    return "\n".join(f"{group.name}: {', '.join(sorted(f.stem for f in group.glob('*.yaml')))}" for group in groups)
+_SCALAR = re.compile(r"\$\{([\w.]+)\}")
 
 
 def validate(config: DictConfig) -> Any:
@@ -88,6 +82,7 @@ def validate(config: DictConfig) -> Any:
     missing = sorted(OmegaConf.missing_keys(config))
     if missing:
         raise UsageError(f"{missing[0]} is not set: give {missing[0]}=<value>")
+    _refuse_values_out_of_range(config, "")
     return OmegaConf.to_object(config)
 
 
@@ -104,6 +99,22 @@ def _refuse_unknown_keys(node: DictConfig, prefix: str) -> None:
         child = node._get_node(key)
         if isinstance(child, DictConfig) and not child._is_none() and not child._is_missing():
             _refuse_unknown_keys(child, f"{prefix}{key}.")
+
+
+def _refuse_values_out_of_range(node: DictConfig, prefix: str) -> None:
+    for key in map(str, node):
+        child = node._get_node(key)
+        if isinstance(child, DictConfig) and not child._is_none():
+            _refuse_values_out_of_range(child, f"{prefix}{key}.")
+    schema = OmegaConf.get_type(node)
+    if not (isinstance(schema, type) and issubclass(schema, Options)):
+        return
+    values = cast(dict[str, Any], OmegaConf.to_container(node, resolve=True))
+    for name, value, wanted in schema.faults({stated.name: values[stated.name] for stated in schema.stated()}):
+        key = f"{prefix}{name}"
+        source = _SCALAR.fullmatch(str(node._get_node(name)))  # what was typed is the scalar that the option takes
+        said = f"{source.group(1)}={value}: it must be {wanted} for {key}" if source else None
+        raise UsageError(said or f"{key}={value}: it must be {wanted}")
 
 
 def to_plain(config: DictConfig) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Tied L2 attention divided by an upper bound of its own Lipschitz constant."""
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -11,12 +12,12 @@ from lipformer.functional import spectral
 from lipformer.functional.heads import split_outputs
 from lipformer.functional.precision import at_least_float32
 from lipformer.functional.spectral import Norm, parse_norm
-from lipformer.modules.attention.length import check_length
+from lipformer.modules.attention.length import NormalisedForContext
 from lipformer.modules.attention.tied_l2 import TiedL2Attention
-from lipformer.modules.dropout import ContractiveDropout
+from lipformer.options.attention import ContractiveL2Options
 
 
-class ContractiveL2Attention(TiedL2Attention):
+class ContractiveL2Attention(NormalisedForContext, TiedL2Attention):
     r"""Tied L2 self-attention with Lipschitz constant at most ``scale`` < 1 in a chosen norm.
 
     .. math:: f(X) = \frac{\text{scale}}{B_p(W^Q, W^V, W^O; N)}\, F(X), \qquad B_p \ge \mathrm{Lip}_p(F)
@@ -30,25 +31,12 @@ class ContractiveL2Attention(TiedL2Attention):
 
     The choice of p decides how much of F is left. At width 512, 8 heads, N = 288 and initialisation the
     branch has an rms gain of 1e-7 for inf (the paper's choice), 1e-4 for 2, and 5e-3 for mixed
-    (docs/results.md). x + f(x) is invertible whichever norm it is.
+    (docs/results.md). x + f(x) is invertible whichever norm it is. The distance of ``scale`` from 1 also covers
+    the rounding of the forward pass, which no theorem about real numbers does.
 
-    Args:
-        width: features of a token, D.
-        heads: H, must divide D.
-        context: N, the longest sequence accepted.
-        causal: whether token i attends to tokens 0..i only (itself always).
-        dropout: probability of dropping an entry of the output, contractive in both modes
-            (:class:`~lipformer.modules.dropout.ContractiveDropout`).
-        fused: whether ``forward`` uses ``scaled_dot_product_attention`` by default.
-        columns: columns of W_h in units of D/H.
-        locality: as for :class:`TiedL2Attention`.
-        p: "mixed", 2 or ``math.inf``.
-        scale: the Lipschitz constant left, in (0, 1). Its distance from 1 also covers the rounding of the
-            forward pass, which no theorem about real numbers does.
-
-    Raises:
-        ValueError: as for :class:`TiedL2Attention`; unknown ``p``; ``scale`` outside (0, 1); in
-            ``forward``, a sequence longer than ``context``.
+    Arguments and errors as for :class:`TiedL2Attention` and
+    :class:`~lipformer.options.attention.ContractiveL2Options`; dropout is contractive in both modes, and a sequence
+    longer than ``context`` is a ``ValueError``.
 
     References: Kim, Papamakarios, Mnih 2021 (p = inf), arXiv 2006.04710. The mixed norm is ours.
     """
@@ -58,30 +46,13 @@ class ContractiveL2Attention(TiedL2Attention):
         width: int,
         heads: int,
         *,
-        context: int,
-        causal: bool = True,
-        dropout: float = 0.0,
-        fused: bool = True,
-        columns: int = 1,
-        locality: float | None = None,
-        p: Norm | str = "mixed",
-        scale: float = 0.97,
+        p: Norm | str = ContractiveL2Options.p,
+        scale: float = ContractiveL2Options.scale,
+        **tied: Any,
     ):
-        super().__init__(width, heads, context=context, causal=causal, fused=fused, columns=columns, locality=locality)
-        if not 0 < scale < 1:
-            raise ValueError(f"scale must be in (0, 1), not {scale}")
-        self.dropout = ContractiveDropout(dropout)
+        super().__init__(width, heads, **tied)
+        ContractiveL2Options.check(p=p, scale=scale)
         self.p, self.scale = parse_norm(p), scale
-
-    @property
-    def longest_input(self) -> int:
-        """Tokens beyond which the constant would not be valid: ``context``."""
-        return self.context
-
-    def forward(self, x: Float[Tensor, "*batch N D"], *, fused: bool | None = None) -> Float[Tensor, "*batch N D"]:
-        """Attend; ``fused=False`` is the explicit form, differentiable to any order."""
-        check_length(x.shape[-2], self.context)
-        return super().forward(x, fused=fused)
 
     def value_maps(self) -> Float[Tensor, "H d v"]:
         """M_h scale / B_p: the whole division happens here, for the fused and the explicit form alike."""
@@ -109,17 +80,8 @@ class ContractiveL2Attention(TiedL2Attention):
         vanishing = bound <= math.sqrt(torch.finfo(bound.dtype).tiny)
         return torch.where(vanishing, torch.ones_like(bound), bound)
 
-    def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
-        """Upper bound on the constant of f: at most ``scale`` in the layer's own norm, whatever it is in others.
-
-        Of the weights that the forward pass uses, divided as it divides them. Arguments as in
-        :meth:`TiedL2Attention.lipschitz_bound`; ``length`` above ``context`` is a ``ValueError``.
-        """
-        check_length(self.context if length is None else length, self.context)
-        return super().lipschitz_bound(p, length)
-
     def contraction_bound(self) -> Float[Tensor, ""]:
-        """The bound in the norm ``p``, in which the layer contracts."""
+        """The bound in the norm ``p``, in which the layer contracts: at most ``scale``."""
         return self.lipschitz_bound(self.p)
 
     def _certified_maps(self) -> Tensor:

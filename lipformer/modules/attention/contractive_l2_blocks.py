@@ -1,6 +1,7 @@
 """Contractive L2 attention on orthogonal head subspaces, without the sqrt(H) of concatenated heads."""
 
 import math
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -26,49 +27,13 @@ class ContractiveL2BlocksAttention(FactoredL2Attention):
     scale, and may exceed 1. x + f(x) is invertible all the same. (With weights in bfloat16 the U_h are orthogonal to
     about 1 % only, which can be more than the default scale leaves: :meth:`contraction_bound` says so.)
 
-    Args:
-        width: features of a token, D.
-        heads: H, must divide D.
-        context: N, the longest sequence accepted.
-        causal: whether token i attends to tokens 0..i only (itself always).
-        dropout: probability of dropping an entry of the output, contractive in both modes
-            (:class:`~lipformer.modules.dropout.ContractiveDropout`).
-        fused: whether ``forward`` uses ``scaled_dot_product_attention`` by default.
-        scale: the Lipschitz constant left, in (0, 1).
-        temperature: initial tau of all heads, above 0.
-        locality: as for :class:`~lipformer.modules.attention.tied_l2.TiedL2Attention`.
-
-    Raises:
-        ValueError: ``heads`` does not divide ``width``; ``scale``, ``temperature`` or ``locality`` out of range; in
-            ``forward``, a sequence longer than ``context``.
+    Arguments and errors as for :class:`~lipformer.modules.attention.factored_l2.FactoredL2Attention`.
 
     References: ours, docs/mathematics.md, 8.
     """
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        *,
-        context: int,
-        causal: bool = True,
-        dropout: float = 0.0,
-        fused: bool = True,
-        scale: float = 0.97,
-        temperature: float = 1.0,
-        locality: float | None = None,
-    ):
-        super().__init__(
-            width,
-            heads,
-            context=context,
-            causal=causal,
-            dropout=dropout,
-            fused=fused,
-            scale=scale,
-            temperature=temperature,
-            locality=locality,
-        )
+    def __init__(self, width: int, heads: int, **options: Any):
+        super().__init__(width, heads, **options)
         self.query = orthogonal(nn.Linear(width, width, bias=False))
 
     def query_maps(self) -> Float[Tensor, "H D d"]:
@@ -80,7 +45,7 @@ class ContractiveL2BlocksAttention(FactoredL2Attention):
         query = self.query_maps()
         return query, self.divided_maps(), _side_by_side(self._written(query))
 
-    def drop(self, y: Float[Tensor, "*batch N D"], query: Float[Tensor, "H D d"]) -> Float[Tensor, "*batch N D"]:
+    def drop(self, y: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch N D"]:
         """Dropout of the output; in train mode in the basis of the heads.
 
         A mask of features mixes the heads' subspaces and may expand in the block norm; a mask of coordinates in that
@@ -88,14 +53,14 @@ class ContractiveL2BlocksAttention(FactoredL2Attention):
         """
         if self.dropout.p == 0 or not self.training:
             return self.dropout(y)
-        basis = _side_by_side(query).to(y.dtype)
+        basis = _side_by_side(self.query_maps()).to(y.dtype)
         return nn.functional.linear(self.dropout(y @ basis), basis)
 
-    def dropout_constant(self, query: Float[Tensor, "H D d"], p: Norm) -> Tensor | float:
+    def dropout_constant(self, p: Norm) -> Tensor | float:
         """Lipschitz constant of :meth:`drop`."""
         if self.dropout.p == 0 or not self.training:
             return self.dropout.lipschitz_constant()
-        basis = _side_by_side(query)
+        basis = _side_by_side(self.query_maps().double())
         return spectral.inf_norm(basis) * spectral.inf_norm(basis.mT) if p == math.inf else spectral.exact(basis) ** 2
 
     def contraction_bound(self) -> Float[Tensor, ""]:

@@ -1,6 +1,7 @@
 """Contractive L2 attention with a value map, a temperature and a normaliser of its own for each factor."""
 
 import math
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -21,49 +22,13 @@ class ContractiveL2DecoupledAttention(FactoredL2Attention):
     (V = U^T W^V / s) and divides the product by one bound; here nothing is lost to that bound's slack, and at
     initialisation the branch is several times stronger (docs/results.md).
 
-    Args:
-        width: features of a token, D.
-        heads: H, must divide D.
-        context: N, the longest sequence accepted.
-        causal: whether token i attends to tokens 0..i only (itself always).
-        dropout: probability of dropping an entry of the output, contractive in both modes
-            (:class:`~lipformer.modules.dropout.ContractiveDropout`).
-        fused: whether ``forward`` uses ``scaled_dot_product_attention`` by default.
-        scale: the Lipschitz constant left, in (0, 1).
-        temperature: initial tau of all heads, above 0.
-        locality: as for :class:`~lipformer.modules.attention.tied_l2.TiedL2Attention`.
-
-    Raises:
-        ValueError: ``heads`` does not divide ``width``; ``scale``, ``temperature`` or ``locality`` out of range; in
-            ``forward``, a sequence longer than ``context``.
+    Arguments and errors as for :class:`~lipformer.modules.attention.factored_l2.FactoredL2Attention`.
 
     References: ours, docs/mathematics.md, 8; the L2 head is Kim et al.'s, arXiv 2006.04710.
     """
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        *,
-        context: int,
-        causal: bool = True,
-        dropout: float = 0.0,
-        fused: bool = True,
-        scale: float = 0.97,
-        temperature: float = 1.0,
-        locality: float | None = None,
-    ):
-        super().__init__(
-            width,
-            heads,
-            context=context,
-            causal=causal,
-            dropout=dropout,
-            fused=fused,
-            scale=scale,
-            temperature=temperature,
-            locality=locality,
-        )
+    def __init__(self, width: int, heads: int, **options: Any):
+        super().__init__(width, heads, **options)
         self.query = nn.Linear(width, width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         for linear in (self.query, self.out):

@@ -1,6 +1,7 @@
 """Scaled cosine similarity attention: Lipschitz on all inputs, by a smoothed normalisation of q, k and v."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -8,15 +9,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lipformer.bounds import theorems
-from lipformer.functional.heads import check_heads, merge_heads, split_heads
+from lipformer.functional.heads import merge_heads, split_heads
 from lipformer.functional.precision import at_least_float32
-from lipformer.functional.spectral import Norm, parse_norm
-from lipformer.modules.attention.projection import certified_heads, projection
+from lipformer.functional.spectral import Norm
+from lipformer.modules.attention.base import FusedAttention
+from lipformer.modules.attention.projection import certified_heads
 from lipformer.modules.attention.scored import SoftmaxAttention
-from lipformer.modules.dropout import Dropout
+from lipformer.options.attention import CosineOptions
 
 
-class CosineAttention(SoftmaxAttention):
+class CosineAttention(SoftmaxAttention, FusedAttention):
     r"""Multi-head scaled cosine similarity self-attention.
 
     .. math:: F(X) = [\nu_1 P^1 \hat V_1, \dots, \nu_H P^H \hat V_H] W^O, \qquad
@@ -27,78 +29,46 @@ class CosineAttention(SoftmaxAttention):
     softplus of parameters. All that a head gathers has norm below nu_h, and the normalisation has slope
     :math:`\epsilon^{-1/2}` at zero: the constant grows like that, so eps should be as large as tokens allow.
 
-    Args:
-        width: features of a token, D.
-        heads: H, must divide D.
-        context: longest sequence, N; used only as the default length of :meth:`lipschitz_bound`.
-        causal: whether token i attends to tokens 0..i only. Padding on the right then needs no mask.
-        dropout: probability of dropping an entry of the output.
-        fused: whether ``forward`` uses ``scaled_dot_product_attention`` by default.
-        temperature: initial tau_h, above zero.
-        gain: initial nu_h, above zero.
-        eps: above zero.
-
-    Raises:
-        ValueError: ``heads`` does not divide ``width``; ``temperature``, ``gain`` or ``eps`` not above zero;
-            ``dropout`` outside [0, 1).
+    Arguments and errors as for :class:`~lipformer.modules.attention.base.Attention` and
+    :class:`~lipformer.options.attention.CosineOptions`.
 
     References: Qi et al. 2023 (LipsFormer), arXiv 2304.09856.
     """
-
-    caveat = ""
 
     def __init__(
         self,
         width: int,
         heads: int,
         *,
-        context: int,
-        causal: bool = True,
-        dropout: float = 0.0,
-        fused: bool = True,
-        temperature: float = 10.0,
-        gain: float = 1.0,
-        eps: float = 1e-3,
+        temperature: float = CosineOptions.temperature,
+        gain: float = CosineOptions.gain,
+        eps: float = CosineOptions.eps,
+        **common: Any,
     ):
-        super().__init__()
-        check_heads(width, heads)
-        for name, number in (("temperature", temperature), ("gain", gain), ("eps", eps)):
-            if not number > 0:
-                raise ValueError(f"{name} must be above 0, not {number}")
-        self.heads, self.context, self.causal, self.fused = heads, context, causal, fused
+        super().__init__(width, heads, **common)
+        CosineOptions.check(temperature=temperature, gain=gain, eps=eps)
         self.eps = eps
-        self.query = projection(width, width)
-        self.key = projection(width, width)
-        self.value = projection(width, width)
-        self.out = projection(width, width)
+        self.project(width, query=width, key=width, value=width, out=width)
         self.raw_temperature = nn.Parameter(torch.full((heads,), _inverse_softplus(temperature)))
         self.raw_gain = nn.Parameter(torch.full((heads,), _inverse_softplus(gain)))
-        self.dropout = Dropout(dropout)
 
-    def forward(self, x: Float[Tensor, "*batch N D"], *, fused: bool | None = None) -> Float[Tensor, "*batch N D"]:
-        """Attend; ``fused=False`` is the explicit form, differentiable to any order."""
-        fused = self.fused if fused is None else fused
-        values = self._normalised(self.value, x, self.raw_gain)
-        if fused:
-            query, key = self._normalised(self.query, x, self.raw_temperature), self._normalised(self.key, x)
-            mixed = F.scaled_dot_product_attention(query, key, values, is_causal=self.causal, scale=1.0)
-        else:
-            mixed = self.attention_weights(x).to(values.dtype) @ values
-        return self.dropout(self.out(merge_heads(mixed)))
+    def attend_fused(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch N D"]:
+        """By ``scaled_dot_product_attention``."""
+        query, key = self._normalised(self.query, x, self.raw_temperature), self._normalised(self.key, x)
+        mixed = F.scaled_dot_product_attention(query, key, self.values(x), is_causal=self.causal, scale=1.0)
+        return self.out(merge_heads(mixed))
+
+    def values(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N d"]:
+        """The normalised values, times the heads' nu_h."""
+        return self._normalised(self.value, x, self.raw_gain)
 
     def attention_scores(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
         """Similarities of the normalised queries and keys, times the heads' tau_h, before the mask."""
         return self._normalised(self.query, x, self.raw_temperature) @ self._normalised(self.key, x).mT
 
-    def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
-        """Upper bound on the Lipschitz constant, differentiable, in float64: ``theorems.cosine_bound``.
-
-        Args:
-            p: 2, ``math.inf`` or "mixed".
-            length: N for which the bound holds, shorter ones included; None for ``context``.
-        """
-        p, length = parse_norm(p), self.context if length is None else length
-        bound = theorems.cosine_bound(
+    def theorem(self, p: Norm, length: int) -> Float[Tensor, ""]:
+        """``theorems.cosine_bound``."""
+        return theorems.cosine_bound(
             **certified_heads(self),
             temperature=F.softplus(self.raw_temperature.double()),
             gain=F.softplus(self.raw_gain.double()),
@@ -106,7 +76,6 @@ class CosineAttention(SoftmaxAttention):
             length=length,
             p=p,
         )
-        return (bound * self.dropout.lipschitz_constant()).nan_to_num(nan=math.inf, posinf=math.inf)
 
     def _normalised(self, linear: nn.Linear, x: Tensor, raw_factor: Tensor | None = None) -> Tensor:
         """Return normalised projections of all heads, times the heads' factors; at least in float32, then cast back."""

@@ -1,6 +1,7 @@
 """What the contractive L2 layers that normalise each factor share: the head, its temperature, its penalty."""
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -8,23 +9,25 @@ from torch import Tensor, nn
 
 from lipformer.bounds import theorems
 from lipformer.functional import spectral
-from lipformer.functional.heads import check_heads
-from lipformer.functional.spectral import Norm, parse_norm
+from lipformer.functional.spectral import Norm
 from lipformer.functional.tempered import attend, root_temperature, tempered_scores
-from lipformer.modules.attention.length import check_length
-from lipformer.modules.attention.locality import log_slopes, slopes
+from lipformer.modules.attention.length import NormalisedForContext
+from lipformer.modules.attention.locality import log_slopes, slopes, where_causal
 from lipformer.modules.attention.scored import SoftmaxAttention
-from lipformer.modules.dropout import ContractiveDropout
+from lipformer.options.attention import ContractiveFactorsOptions
 
 
-class FactoredL2Attention(SoftmaxAttention):
+class FactoredL2Attention(SoftmaxAttention, NormalisedForContext):
     r"""Heads :math:`P^h X U_h V_h` with a temperature and a penalty on distance of their own, then O.
 
-    A kind says what U and O are (`query_maps`, `factors`) and what dropout does to its constant. Arguments as for
-    :class:`~lipformer.modules.attention.ContractiveL2DecoupledAttention`.
+    A kind says what U and O are (`query_maps`, `factors`) and what dropout does to its constant.
+
+    Arguments and errors as for :class:`~lipformer.modules.attention.base.Attention` and
+    :class:`~lipformer.options.attention.ContractiveFactorsOptions`; dropout is contractive in both modes, and a
+    sequence longer than ``context`` is a ``ValueError``. Where ``causal`` is false there is no penalty on distance:
+    its default does not apply, and a ``locality`` that is given is a ``ValueError``.
     """
 
-    caveat = ""
     weight_methods = ("factors",)
     """What depends on the parameters alone (`lipformer.functional.constant_weights`)."""
 
@@ -33,39 +36,29 @@ class FactoredL2Attention(SoftmaxAttention):
         width: int,
         heads: int,
         *,
-        context: int,
-        causal: bool = True,
-        dropout: float = 0.0,
-        fused: bool = True,
-        scale: float = 0.97,
-        temperature: float = 1.0,
-        locality: float | None = None,
+        scale: float = ContractiveFactorsOptions.scale,
+        temperature: float = ContractiveFactorsOptions.temperature,
+        locality: float | None = where_causal(ContractiveFactorsOptions.locality),
+        **common: Any,
     ):
-        super().__init__()
-        check_heads(width, heads)
-        if not 0 < scale < 1:
-            raise ValueError(f"scale must be in (0, 1), not {scale}")
-        if not 0 < temperature < math.inf:
-            raise ValueError(f"temperature must be above 0, not {temperature}")
-        self.heads, self.context, self.causal, self.fused, self.scale = heads, context, causal, fused, scale
-        d = width // heads
-        self.value_map = nn.Parameter(torch.eye(d).repeat(heads, 1, 1))
-        self.log_slope = log_slopes(locality, heads, causal)
+        super().__init__(width, heads, **common)
+        ContractiveFactorsOptions.check(scale=scale, temperature=temperature, locality=locality)
+        self.scale = scale
+        self.value_map = nn.Parameter(torch.eye(width // heads).repeat(heads, 1, 1))
+        self.log_slope = log_slopes(locality, heads, self.causal)
         self.log_temperature = nn.Parameter(torch.full((heads,), math.log(temperature)))
-        self.dropout = ContractiveDropout(dropout)
 
-    @property
-    def longest_input(self) -> int:
-        """Tokens beyond which the constant would not be valid: ``context``."""
-        return self.context
+    def attend(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch N D"]:
+        """The explicit form; before dropout."""
+        return self._attend(x, fused=False)
 
-    def forward(self, x: Float[Tensor, "*batch N D"], *, fused: bool | None = None) -> Float[Tensor, "*batch N D"]:
-        """Attend; ``fused=False`` is the explicit form, differentiable to any order."""
-        check_length(x.shape[-2], self.context)
-        fused = self.fused if fused is None else fused
+    def attend_fused(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch N D"]:
+        """By ``scaled_dot_product_attention``, distances written as dot products."""
+        return self._attend(x, fused=True)
+
+    def _attend(self, x: Tensor, fused: bool) -> Tensor:
         query, maps, out = self.factors()
-        mixed = attend(x, query, maps, out, self.log_temperature, causal=self.causal, fused=fused, slope=self.slope)
-        return self.drop(mixed, query)
+        return attend(x, query, maps, out, self.log_temperature, causal=self.causal, fused=fused, slope=self.slope)
 
     def attention_scores(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
         """Negative squared distances times tau_h, less the penalty, up to a constant of each row, before the mask."""
@@ -97,24 +90,7 @@ class FactoredL2Attention(SoftmaxAttention):
         maps = spectral.normalise(self.value_map)
         return maps * (factor if slope is None else factor[:, None, None]).to(maps.dtype)
 
-    def drop(self, y: Float[Tensor, "*batch N D"], query: Float[Tensor, "H D d"]) -> Float[Tensor, "*batch N D"]:
-        """Dropout of the output."""
-        return self.dropout(y)
-
-    def dropout_constant(self, query: Float[Tensor, "H D d"], p: Norm) -> Tensor | float:
-        """Lipschitz constant of :meth:`drop`."""
-        return self.dropout.lipschitz_constant()
-
-    def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
-        """Upper bound on the constant, of the factors that the forward pass uses, in float64 and differentiable.
-
-        Args:
-            p: 2, ``math.inf`` or "mixed".
-            length: N for which the bound holds, shorter ones included; None for ``context``, which it must not exceed.
-        """
-        p = parse_norm(p)
-        length = self.context if length is None else length
-        check_length(length, self.context)
+    def theorem(self, p: Norm, length: int) -> Float[Tensor, ""]:
+        """``theorems.tied_l2_bound`` of the factors that the forward pass uses."""
         query, maps, out = (factor.double() for factor in self.factors())
-        bound = theorems.tied_l2_bound(query, maps, out.mT, length, p, self.slope)
-        return (bound * self.dropout_constant(query, p)).nan_to_num(nan=math.inf, posinf=math.inf)
+        return theorems.tied_l2_bound(query, maps, out.mT, length, p, self.slope)

@@ -12,6 +12,18 @@ LARGEST = 100.0
 """Largest slope, in score per token: small beside the largest number of every precision, also times a distance."""
 
 
+class _WhereCausal(float):
+    """See `where_causal`."""
+
+
+def where_causal(default: float | None) -> float | None:
+    """A default that stands where attention is causal and is left out where it is not.
+
+    The same number given explicitly is refused there: whoever asks for it would not get it.
+    """
+    return None if default is None else _WhereCausal(default)
+
+
 def log_slopes(locality: float | None, heads: int, causal: bool) -> nn.Parameter | None:
     """Logarithms of the initial slopes, geometrically spaced; None without a penalty.
 
@@ -21,13 +33,11 @@ def log_slopes(locality: float | None, heads: int, causal: bool) -> nn.Parameter
         causal: whether attention is causal.
 
     Raises:
-        ValueError: ``locality`` is not above 0, or attention is not causal (the fused form, and the constant, count
-            on past tokens only).
+        ValueError: ``locality`` was given, and attention is not causal (the fused form, and the constant, count on
+            past tokens only).
     """
-    if locality is None:
+    if locality is None or (not causal and isinstance(locality, _WhereCausal)):
         return None
-    if not 0 < locality < math.inf:
-        raise ValueError(f"locality must be above 0, or null for no penalty on distance, not {locality}")
     if not causal:
         raise ValueError("locality needs causal attention: take causal=True, or locality=None")
     ratio = torch.linspace(0, 1, heads)

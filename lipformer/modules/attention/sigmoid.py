@@ -1,6 +1,7 @@
 """Attention by sigmoids of the scores: no row is normalised."""
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -8,64 +9,37 @@ from torch import Tensor
 
 from lipformer.bounds import theorems
 from lipformer.functional.attention import dot_product_scores
-from lipformer.functional.heads import check_heads, merge_heads, split_heads
-from lipformer.functional.spectral import Norm, parse_norm
-from lipformer.modules.attention.projection import certified_heads, projection
+from lipformer.functional.heads import split_heads
+from lipformer.functional.spectral import Norm
+from lipformer.modules.attention.base import BoundedOnBall
 from lipformer.modules.attention.scored import ScoredAttention
-from lipformer.modules.dropout import Dropout
+from lipformer.options.attention import SigmoidOptions
 
 
-class SigmoidAttention(ScoredAttention):
+class SigmoidAttention(ScoredAttention, BoundedOnBall):
     r"""Multi-head sigmoid self-attention. Not Lipschitz, but so on each ball.
 
     .. math:: F(X) = [P^1 X W^V_1, \dots, P^H X W^V_H] W^O, \qquad
               P^h_{ij} = \mathrm{sigmoid}\big(q_i \cdot k_j / \sqrt{D/H} + b\big), \quad b = -\log N
 
     b makes a row of N small scores sum to about one, as a softmax's does. N is ``context``, a constant: with the
-    length of the batch in its place the output would depend on padding. Early causal rows sum to less. There is no
-    kernel for it in torch, hence only the explicit form.
+    length of the batch in its place the output would depend on padding. Early causal rows sum to less. At a token of
+    zeros the derivative is a sum of products of the others. There is no kernel for it in torch, hence only the
+    explicit form.
 
-    Args:
-        width: features of a token, D.
-        heads: H, must divide D.
-        context: longest sequence, N; sets b, and the default length of bounds.
-        causal: whether token i attends to tokens 0..i only. Padding on the right then needs no mask.
-        dropout: probability of dropping an entry of the output.
-        bias: b; None for -log N.
-
-    Raises:
-        ValueError: ``heads`` does not divide ``width``, or ``dropout`` is outside [0, 1).
+    Arguments and errors as for :class:`~lipformer.modules.attention.base.Attention` and
+    :class:`~lipformer.options.attention.SigmoidOptions`.
 
     References: Ramapuram et al. 2024, arXiv 2409.04431.
     """
 
     caveat = "not Lipschitz: its derivative grows with the square of the tokens"
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        *,
-        context: int,
-        causal: bool = True,
-        dropout: float = 0.0,
-        bias: float | None = None,
-    ):
-        super().__init__()
-        check_heads(width, heads)
-        self.heads, self.context, self.causal = heads, context, causal
-        self.bias = -math.log(context) if bias is None else bias
-        self.query = projection(width, width)
-        self.key = projection(width, width)
-        self.value = projection(width, width)
-        self.out = projection(width, width)
-        self.dropout = Dropout(dropout)
-
-    def forward(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch N D"]:
-        """Attend, differentiable to any order."""
-        values = split_heads(self.value(x), self.heads)
-        mixed = self.attention_weights(x).to(values.dtype) @ values
-        return self.dropout(self.out(merge_heads(mixed)))
+    def __init__(self, width: int, heads: int, *, bias: float | None = SigmoidOptions.bias, **common: Any):
+        super().__init__(width, heads, **common)
+        SigmoidOptions.check(bias=bias)
+        self.bias = -math.log(self.context) if bias is None else bias
+        self.project(width, query=width, key=width, value=width, out=width)
 
     def attention_scores(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
         """Scaled dot products plus b, before the mask."""
@@ -77,23 +51,8 @@ class SigmoidAttention(ScoredAttention):
         weights = torch.sigmoid(scores)
         return weights.tril() if self.causal else weights
 
-    def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
-        """Infinity, in every norm: at a token of zeros the derivative is a sum of products of the others."""
-        parse_norm(p)
-        return torch.tensor(math.inf, dtype=torch.float64, device=self.out.weight.device)
-
-    def lipschitz_bound_on_ball(
-        self, radius: float | Tensor, p: Norm = 2, length: int | None = None
+    def theorem_on_ball(
+        self, weights: dict[str, Tensor], radius: float | Tensor, p: Norm, length: int
     ) -> Float[Tensor, ""]:
-        """Upper bound on the Lipschitz constant on tokens of Euclidean norm at most ``radius``, float64.
-
-        Args:
-            radius: R.
-            p: 2, ``math.inf`` or "mixed".
-            length: N for which the bound holds, shorter ones included; None for ``context``.
-        """
-        p, length = parse_norm(p), self.context if length is None else length
-        bound = theorems.sigmoid_bound_on_ball(
-            **certified_heads(self), bias=self.bias, radius=radius, length=length, p=p
-        )
-        return (bound * self.dropout.lipschitz_constant()).nan_to_num(nan=math.inf, posinf=math.inf)
+        """``theorems.sigmoid_bound_on_ball``."""
+        return theorems.sigmoid_bound_on_ball(**weights, bias=self.bias, radius=radius, length=length, p=p)

@@ -1,0 +1,52 @@
+"""What ``--help`` shows: the groups and their choices, and every option with its value, meaning and range."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, cast
+
+from omegaconf import DictConfig, OmegaConf
+
+from lipformer.config.places import conf_dir
+from lipformer.options import Options
+
+OWN_TO_HYDRA = ("hydra",)
+
+
+def list_groups() -> str:
+    """Return a line for each group of ``conf/``, with its choices."""
+    groups = sorted(folder for folder in conf_dir().iterdir() if folder.is_dir())
+    return "\n".join(f"{group.name}: {', '.join(sorted(f.stem for f in group.glob('*.yaml')))}" for group in groups)
+
+
+def list_options(_root_: DictConfig) -> str:
+    """Return the composed configuration as YAML, each option with what it means as a comment.
+
+    Args:
+        _root_: the configuration, as OmegaConf hands it to a resolver.
+    """
+    lines = "\n".join(_lines(_root_, skip=OWN_TO_HYDRA))
+    return lines.replace("$", "$$")  # the text becomes part of a template, in which a $ begins a variable
+
+
+def _lines(node: DictConfig, skip: tuple[str, ...] = ()) -> Iterator[str]:
+    schema = OmegaConf.get_type(node)
+    meanings = schema.meanings() if isinstance(schema, type) and issubclass(schema, Options) else {}
+    values = cast(dict[str, Any], OmegaConf.to_container(node, resolve=False))
+    stated: list[tuple[str, str]] = []
+    for key, value in values.items():
+        child = node._get_node(key)
+        if key in skip:
+            continue
+        if isinstance(child, DictConfig) and value and isinstance(value, dict):
+            stated += [(f"{key}:", ""), *((f"  {line}", "") for line in _lines(child))]
+        else:
+            stated.append((_written(key, value), meanings.get(key, "")))
+    column = max((len(line) for line, meaning in stated if meaning), default=0)
+    for line, meaning in stated:
+        yield f"{line:{column}}  # {meaning}" if meaning else line
+
+
+def _written(key: str, value: Any) -> str:
+    if isinstance(value, list):
+        return f"{key}: {json.dumps(value)}"
+    return OmegaConf.to_yaml({key: value}).rstrip("\n")

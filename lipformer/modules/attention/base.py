@@ -1,0 +1,183 @@
+"""What all attention kinds share: their arguments, their projections, and how a theorem becomes a bound."""
+
+import inspect
+import math
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lipformer.functional.heads import check_heads, merge_heads, split_heads
+from lipformer.functional.spectral import Norm, parse_norm
+from lipformer.modules.attention.projection import certified_heads, projection
+from lipformer.modules.dropout import ContractiveDropout, Dropout
+from lipformer.options.attention import AttentionOptions
+
+
+def _complete_signature(kind: type) -> None:
+    """Let the signature of a constructor list what its ``**`` hands on, so that help and the builder see it."""
+    constructor = vars(kind)["__init__"]
+    own = inspect.signature(constructor).parameters
+    rest = [name for name, parameter in own.items() if parameter.kind is parameter.VAR_KEYWORD]
+    if rest:
+        above = next(vars(base)["__init__"] for base in kind.__mro__[1:] if "__init__" in vars(base))
+        parameters = {**inspect.signature(above).parameters, **own}
+        listed = [parameter for parameter in parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+        constructor.__signature__ = inspect.Signature(listed)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention, ``(B, N, D) -> (B, N, D)``.
+
+    A kind says how tokens attend to each other (`attention_weights`, perhaps `values`), and what is known of its
+    Lipschitz constant (`theorem`). Its constructor names its own options and hands the others on as they are; the
+    signature of each kind lists them all.
+
+    Args:
+        width: features of a token, D.
+        heads: H, must divide D.
+        context: longest sequence, N; the default length of bounds.
+        causal: whether token i attends to tokens 0..i only (itself always). Padding on the right then needs no mask.
+        dropout: probability of dropping an entry of the output.
+
+    Raises:
+        TypeError: an argument that the kind does not take.
+        ValueError: ``heads`` does not divide ``width``, ``dropout`` is outside [0, 1), or an option is out of its
+            range (`lipformer.options.attention`).
+    """
+
+    caveat = ""
+    """What a reader of the bound should know; where no theorem holds, why."""
+    dropout_kind: type[Dropout | ContractiveDropout] = Dropout
+    query: nn.Linear
+    key: nn.Linear
+    value: nn.Linear
+    out: nn.Linear
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        context: int,
+        causal: bool = True,
+        dropout: float = 0.0,
+        **unknown: Any,
+    ):
+        if unknown:
+            takes = ", ".join(inspect.signature(type(self)).parameters)
+            raise TypeError(f"{type(self).__name__} takes no {', '.join(unknown)}; it takes {takes}")
+        super().__init__()
+        check_heads(width, heads)
+        self.heads, self.context, self.causal = heads, context, causal
+        self.dropout = self.dropout_kind(dropout)
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "__init__" in vars(cls):
+            _complete_signature(cls)
+
+    def project(self, width: int, **columns: int) -> None:
+        """Add a bias-free projection by each name, of tokens of `width` features to so many columns.
+
+        In the order in which they are named, which decides their random numbers.
+        """
+        for name, outputs in columns.items():
+            setattr(self, name, projection(width, outputs))
+
+    def forward(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch N D"]:
+        """Attend, differentiable to any order."""
+        return self.drop(self.attend(x))
+
+    def attend(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch N D"]:
+        """The explicit form: values mixed by weights, and the output map; before dropout."""
+        values = self.values(x)
+        return self.out(merge_heads(self.mixing_weights(x).to(values.dtype) @ values))
+
+    def values(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N d"]:
+        """What each head mixes."""
+        return split_heads(self.value(x), self.heads)
+
+    def mixing_weights(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
+        """The weights that it mixes by: `attention_weights`, where nothing is dropped from them."""
+        return self.attention_weights(x)
+
+    def attention_weights(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
+        """What each token attends to, before dropout."""
+        raise NotImplementedError
+
+    def drop(self, y: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch N D"]:
+        """Dropout of the output."""
+        return self.dropout(y)
+
+    def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
+        """Upper bound on the Lipschitz constant, differentiable, in float64; infinite where no theorem holds.
+
+        Dropout in train mode counts. Weights that are not finite have no constant: infinity, never nan.
+
+        Args:
+            p: 2, ``math.inf`` or "mixed".
+            length: N for which the bound holds, shorter ones included; None for ``context``.
+        """
+        p = parse_norm(p)
+        return self._with_dropout(self.theorem(p, self.context if length is None else length), p)
+
+    def theorem(self, p: Norm, length: int) -> Float[Tensor, ""]:
+        """The constant without dropout, as in `lipschitz_bound`. Here infinity: no theorem, and `caveat` says why."""
+        return torch.tensor(math.inf, dtype=torch.float64, device=self.out.weight.device)
+
+    def dropout_constant(self, p: Norm) -> Tensor | float:
+        """Lipschitz constant of all that is dropped."""
+        return self.dropout.lipschitz_constant()
+
+    def _with_dropout(self, bound: Tensor, p: Norm) -> Tensor:
+        # nan would pass as a bound in some comparisons.
+        return (bound * self.dropout_constant(p)).nan_to_num(nan=math.inf, posinf=math.inf)
+
+
+class FusedAttention(Attention):
+    """Attention with a second form of the same function: a kernel that is faster than explicit matrices.
+
+    Args:
+        fused: whether ``forward`` uses it by default. The other arguments are those of `Attention`.
+    """
+
+    def __init__(self, width: int, heads: int, *, fused: bool = AttentionOptions.fused, **common: Any):
+        super().__init__(width, heads, **common)
+        self.fused = fused
+
+    def forward(self, x: Float[Tensor, "*batch N D"], *, fused: bool | None = None) -> Float[Tensor, "*batch N D"]:
+        """Attend; ``fused=False`` is the explicit form, differentiable to any order."""
+        fused = self.fused if fused is None else fused
+        return self.drop(self.attend_fused(x) if fused else self.attend(x))
+
+    def attend_fused(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch N D"]:
+        """The fast form; before dropout."""
+        raise NotImplementedError
+
+
+class BoundedOnBall(Attention):
+    """Attention with a constant on tokens of bounded norm, though it may have none on all."""
+
+    def lipschitz_bound_on_ball(
+        self, radius: float | Tensor, p: Norm = 2, length: int | None = None
+    ) -> Float[Tensor, ""]:
+        """Upper bound on the Lipschitz constant on tokens of Euclidean norm at most ``radius``, float64.
+
+        Dropout in train mode counts.
+
+        Args:
+            radius: R.
+            p: 2, ``math.inf`` or "mixed".
+            length: N for which the bound holds, shorter ones included; None for ``context``.
+        """
+        p = parse_norm(p)
+        length = self.context if length is None else length
+        return self._with_dropout(self.theorem_on_ball(certified_heads(self), radius, p, length), p)
+
+    def theorem_on_ball(
+        self, weights: dict[str, Tensor], radius: float | Tensor, p: Norm, length: int
+    ) -> Float[Tensor, ""]:
+        """The constant without dropout, of `certified_heads`."""
+        raise NotImplementedError

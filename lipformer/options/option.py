@@ -1,0 +1,100 @@
+"""An option, and the dataclass that holds those of a kind."""
+
+import functools
+import numbers
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+from lipformer.options.checks import Check
+
+REQUIRED: Any = "???"
+"""Instead of a default: the option has to be given. (Hydra's mark for it.)"""
+
+
+class Fault(NamedTuple):
+    """An option whose value is out of its range, and what it must be."""
+
+    option: str
+    value: Any
+    wanted: str
+
+
+def option(default: Any, meaning: str, check: Check | None = None) -> Any:
+    """State an option: a field of an `Options` dataclass, whose annotation is its type.
+
+    Args:
+        default: of the constructor and of the command line; `REQUIRED` for none.
+        meaning: one clause, with the unit and with what null or false stands for.
+        check: its range; None where its type says it all.
+    """
+    metadata = {"meaning": meaning, "check": check}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+@dataclass
+class Options:
+    """Options of a kind of part, each a field made by `option`."""
+
+    @classmethod
+    def check(cls, **values: Any) -> None:
+        """Refuse values of some of the options.
+
+        Raises:
+            ValueError: one is out of its range; the message names it, its value and what it must be.
+        """
+        for name, value, wanted in cls.faults(values):
+            raise ValueError(f"{name}={value}: it must be {wanted}")
+
+    @classmethod
+    def faults(cls, values: Mapping[str, Any]) -> Iterator[Fault]:
+        """Yield what is wrong with `values`, of all options or of some; a range over two options extends it."""
+        stated = {stated.name: stated for stated in cls.stated()}
+        for name, value in values.items():
+            check = stated[name].metadata["check"]
+            if name in cls._whole_numbers() and value is not None and not _is_whole(value):
+                yield Fault(name, value, "a whole number")
+            elif check is not None and not check(value):
+                yield Fault(name, value, check.wanted)
+
+    @classmethod
+    def stated(cls) -> list[Field]:
+        """The options, in order; what begins with an underscore is Hydra's."""
+        return [stated for stated in fields(cls) if not stated.name.startswith("_")]
+
+    @classmethod
+    def defaults(cls) -> dict[str, Any]:
+        """The default of each option; `REQUIRED` where there is none."""
+        return {
+            stated.name: stated.default if stated.default_factory is MISSING else stated.default_factory()
+            for stated in cls.stated()
+        }
+
+    @classmethod
+    def meanings(cls) -> dict[str, str]:
+        """What each option means, and its range."""
+        return {
+            stated.name: stated.metadata["meaning"]
+            + (f" [{stated.metadata['check'].wanted}]" if stated.metadata["check"] else "")
+            for stated in cls.stated()
+        }
+
+    @classmethod
+    @functools.cache
+    def _whole_numbers(cls) -> frozenset[str]:
+        hints = get_type_hints(cls)
+        kinds = {stated.name: {hints[stated.name], *get_args(hints[stated.name])} for stated in cls.stated()}
+        return frozenset(name for name, kind in kinds.items() if int in kind and float not in kind)
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+@dataclass
+class PartOptions(Options):
+    """Options of a class or function that a configuration names."""
+
+    _target_: str = REQUIRED
