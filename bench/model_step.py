@@ -16,7 +16,7 @@ from hydra import compose, initialize_config_dir
 from lipformer.config import conf_dir, register, to_plain
 from lipformer.training.build import build_model, factory
 from lipformer.training.metrics import sum_nats
-from lipformer.training.module import parameter_groups
+from lipformer.training.parameter_groups import parameter_groups
 
 KINDS = (
     "dot_product",

@@ -14,6 +14,7 @@ from omegaconf import OmegaConf
 
 from lipformer.errors import UsageError
 from lipformer.run_folder import Outcome, read_json, read_outcome
+from lipformer.tasks import Task, task_of
 
 TOKENS = "train/tokens"
 LARGEST = 2**53
@@ -60,6 +61,11 @@ class RunRecord:
     certificate: dict[str, Any] | None
 
     @property
+    def task(self) -> Task:
+        """What it was trained for, which names its metrics."""
+        return task_of(self.config)
+
+    @property
     def status(self) -> str:
         """Of the run, as `Outcome` has it; ``running`` where the folder does not say."""
         return self.outcome.status if self.outcome else "running"
@@ -85,6 +91,11 @@ def read_record(folder: Path) -> RunRecord:
         samples=_read_json(folder / "samples.json"),
         certificate=_read_json(folder / "certificate.json"),
     )
+
+
+def tasks_of(records: Sequence[RunRecord]) -> list[Task]:
+    """Return what the runs were trained for, each task once."""
+    return list(dict.fromkeys(record.task for record in records))
 
 
 def read_series(file: Path) -> dict[str, Series]:

@@ -1,6 +1,7 @@
 """The table at the end of a sweep: one line a job, whatever became of it."""
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from rich.table import Table
 
 from lipformer.atomic import replace_text
 from lipformer.run_folder import Outcome, read_outcome
+from lipformer.tasks import LANGUAGE, Task, task_of
 
 WIDE = 200
 NEVER_ENDED = Outcome("failed", 1, "it left no status.json: it was killed, or never began")
@@ -41,34 +43,67 @@ class SweepReport(Callback):
         jobs = list_jobs(Path(config.hydra.sweep.dir))
         # In a file or a pipe a line is as long as it needs to be: a folded path cannot be searched for.
         Console(width=None if sys.stdout.isatty() else WIDE).print(sweep_table(jobs))
-        statuses = {outcome.status for _, _, outcome in jobs}
+        statuses = {job.outcome.status for job in jobs}
         if statuses - {"finished", "diverged"}:
             sys.exit(1)
         if "diverged" in statuses:
             sys.exit(3)
 
 
-def list_jobs(sweep: Path) -> list[tuple[str, list[str], Outcome]]:
-    """Return (folder name, overrides, outcome) of each job of a sweep, in order."""
+@dataclass(frozen=True)
+class Job:
+    """A job of a sweep.
+
+    Attributes:
+        name: of its folder.
+        overrides: what it was given.
+        outcome: how it ended.
+        task: what it was for.
+    """
+
+    name: str
+    overrides: list[str]
+    outcome: Outcome
+    task: Task = LANGUAGE
+
+
+def list_jobs(sweep: Path) -> list[Job]:
+    """Return the jobs of a sweep, in order."""
     folders = sorted((f for f in sweep.iterdir() if f.is_dir()), key=lambda f: (len(f.name), f.name))
     jobs = []
     for folder in folders:
         file = folder / "overrides.yaml"
         overrides = [str(override) for override in OmegaConf.load(file)] if file.is_file() else []
-        jobs.append((folder.name, overrides, read_outcome(folder) or NEVER_ENDED))
+        jobs.append(Job(folder.name, overrides, read_outcome(folder) or NEVER_ENDED, _task(folder / "config.yaml")))
     return jobs
 
 
-def sweep_table(jobs: list[tuple[str, list[str], Outcome]]) -> Table:
-    """Lay the jobs out with the overrides in which they differ, the best one marked."""
-    table = Table(title="Sweep", caption="nats: per character; of a training, the best on valid")
-    for column in ("job", "overrides", "nats", "status", "reason"):
-        table.add_column(column, justify="right" if column == "nats" else "left", overflow="fold")
-    known = [set(overrides) for _, overrides, _ in jobs if overrides]
+def sweep_table(jobs: list[Job]) -> Table:
+    """Lay the jobs out with the overrides in which they differ, the best one of each task marked."""
+    objectives = list(dict.fromkeys(job.task.objective for job in jobs)) or [LANGUAGE.objective]
+    caption = "; ".join(f"{objective.unit}: {objective.long}" for objective in objectives)
+    table = Table(title="Sweep", caption=f"{caption}; of a training, the best on valid")
+    for column in ("job", "overrides", *(objective.unit for objective in objectives), "status", "reason"):
+        numbers = column in [objective.unit for objective in objectives]
+        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
+    known = [set(job.overrides) for job in jobs if job.overrides]
     shared = set.intersection(*known) if len(known) > 1 else set()
-    best = min((outcome.best for _, _, outcome in jobs if outcome.best is not None), default=None)
-    for name, overrides, outcome in jobs:
-        value = "-" if outcome.best is None else f"{outcome.best:.4f}{' *' if outcome.best == best else ''}"
-        differing = " ".join(override for override in overrides if override not in shared)
-        table.add_row(name, differing, value, outcome.status, outcome.reason)
+    for job in jobs:
+        rivals = [other.outcome.best for other in jobs if other.task == job.task and other.outcome.best is not None]
+        scores = [_score(job.outcome.best, rivals) if job.task.objective == one else "" for one in objectives]
+        differing = " ".join(override for override in job.overrides if override not in shared)
+        table.add_row(job.name, differing, *scores, job.outcome.status, job.outcome.reason)
     return table
+
+
+def _score(best: float | None, rivals: list[float]) -> str:
+    return "-" if best is None else f"{best:.4f}{' *' if best == min(rivals) else ''}"
+
+
+def _task(file: Path) -> Task:
+    """The task of the configuration that a training leaves in its folder; the language's where there is none."""
+    try:
+        config = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
+    except Exception:  # YAML's errors and OmegaConf's have no base in common
+        return LANGUAGE
+    return task_of({str(key): value for key, value in config.items()}) if isinstance(config, dict) else LANGUAGE

@@ -157,7 +157,7 @@ def test_batches_change_rounding_only():
         for size, order in ((1, lines), (7, lines), (13, lines[::-1]), (60, lines)):
             batches = (collate(order[i : i + size], vocabulary.end_id) for i in range(0, 60, size))
             measured = measure(model, batches, device=CPU)
-            assert measured.tokens == sum(len(line) + 1 for line in lines)
+            assert measured.count == sum(len(line) + 1 for line in lines)
             results.append(measured.compute().item())
         assert results == pytest.approx([results[0]] * len(results), rel=tolerance, abs=0)
 
@@ -211,7 +211,7 @@ def test_a_model_without_a_limit_reads_any_line(tiny_run, tmp_path):
     assert run.model.longest_input is None
     (tmp_path / "long.txt").write_text("a" * 500 + "\n")
     data = open_split(run, settings(max_length=None, data={"test": str(tmp_path / "long.txt")}))
-    assert measure(run.model, data.test_dataloader(), device=CPU).tokens == 501
+    assert measure(run.model, data.test_dataloader(), device=CPU).count == 501
 
 
 def test_no_line_is_short_enough(evaluate):

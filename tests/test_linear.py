@@ -13,7 +13,7 @@ from torch import nn
 from lipformer.functional import spectral
 from lipformer.modules.attention import TiedL2Attention
 from lipformer.modules.linear import SigmaReparam, dense, one_weight, sigma_reparam
-from lipformer.training.module import parameter_groups
+from lipformer.training.parameter_groups import parameter_groups
 
 
 def reparametrised(inputs=6, outputs=5):

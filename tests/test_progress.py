@@ -18,6 +18,7 @@ from rich.console import Console
 from trainers import clock_by_hand, trainer  # noqa: F401
 
 from lipformer.errors import DivergedError
+from lipformer.tasks import LANGUAGE
 from lipformer.training.callbacks.progress import (
     PlainLines,
     RichBar,
@@ -27,7 +28,6 @@ from lipformer.training.callbacks.progress import (
     progress_callbacks,
 )
 from lipformer.training.callbacks.throughput import Throughput
-from lipformer.training.metrics import bits
 from lipformer.training.module import LanguageModule
 
 FIGURES = ["train 3.004 nats", "valid 3.014 nats", "4.348 bits", "gradient 0.104", "entropy 63%"]
@@ -43,24 +43,28 @@ def plain(console):
 
 def test_figures_come_from_the_metrics_and_from_whoever_has_them():
     state = trainer()
-    assert describe_progress(state) == []
+    assert describe_progress(state, LANGUAGE) == []
     state = trainer(**{"train/nats_per_char": 3.0041, "train/gradient_norm": 0.25})
-    assert describe_progress(state) == ["train 3.004 nats", f"{bits(3.0041):.3f} bits", "gradient 0.25"]
+    assert describe_progress(state, LANGUAGE) == [
+        "train 3.004 nats",
+        f"{LANGUAGE.derived[0].of(3.0041):.3f} bits",
+        "gradient 0.25",
+    ]
     state.callback_metrics["val/nats_per_char"] = torch.tensor(3.0137)
     state.callbacks = [
         object(),
         SimpleNamespace(latest={"stability/total/gradient_norm": 0.1038, "stability/total/entropy_share": 0.631}),
     ]
-    assert describe_progress(state) == FIGURES
+    assert describe_progress(state, LANGUAGE) == FIGURES
     state.callbacks[1].latest = {"stability/total/gradient_norm": math.inf, "stability/total/entropy_share": math.nan}
-    assert describe_progress(state)[3:] == ["gradient inf", "entropy nan%"]
+    assert describe_progress(state, LANGUAGE)[3:] == ["gradient inf", "entropy nan%"]
 
 
 @pytest.mark.parametrize("other", [None, 3.0, "best.ckpt", [("stability/total/gradient_norm", 9.0)], lambda: {}])
 def test_what_a_users_callback_calls_latest_may_be_anything(other):
     state = trainer(**{"train/gradient_norm": 0.25})
     state.callbacks = [SimpleNamespace(latest=other)]
-    assert describe_progress(state) == ["gradient 0.25"]
+    assert describe_progress(state, LANGUAGE) == ["gradient 0.25"]
 
 
 def test_a_line_drops_the_least_important_figures():
@@ -115,7 +119,7 @@ def test_the_bar_starts_where_a_resumed_run_does_and_keeps_log_lines_apart(now, 
     assert lines.index("a line of the log") > 0
     assert any(line.startswith("step 10/20") for line in lines)
     assert lines[-2].startswith("step 20/20")
-    assert lines[-1] == f"train 1.500 nats  {bits(1.5):.3f} bits"
+    assert lines[-1] == f"train 1.500 nats  {LANGUAGE.derived[0].of(1.5):.3f} bits"
     assert handler.stream is before
 
 
@@ -166,7 +170,7 @@ def test_plain_lines_are_one_for_each_validation(tmp_path, monkeypatch, capsys):
     for line, step in zip(lines, (3, 5), strict=True):
         assert re.fullmatch(shape.format(step), line), line
     nats = json.loads((tmp_path / "run" / "metrics.json").read_text())["val/nats_per_char"]
-    assert f"valid {nats:.3f} nats  {bits(nats):.3f} bits" in lines[1]
+    assert f"valid {nats:.3f} nats  {LANGUAGE.derived[0].of(nats):.3f} bits" in lines[1]
 
 
 def test_none_shows_nothing_but_errors(tmp_path, monkeypatch, capsys):

@@ -125,7 +125,7 @@ def test_best_of_before_the_interruption_is_kept(text, tmp_path, monkeypatch):
     best = json.loads((tmp_path / "first" / "metrics.json").read_text())["best/val/nats_per_char"]
 
     def validation_step(self, batch, batch_idx):  # all that follows is worse
-        self.val_nats.update(torch.tensor(9.0 * batch.lengths.sum()), batch.lengths.sum())
+        self.val_average.update(torch.tensor(9.0 * batch.lengths.sum()), batch.lengths.sum())
 
     monkeypatch.setattr(LanguageModule, "validation_step", validation_step)
     assert train(monkeypatch, f"resume={tmp_path / 'first'}", f"hydra.run.dir={tmp_path / 'second'}") == 0

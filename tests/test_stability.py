@@ -16,6 +16,7 @@ from wandb_record import read_runs
 from lipformer import certify, load_run
 from lipformer.data.datamodule import CharDataModule
 from lipformer.errors import UsageError
+from lipformer.tasks import LANGUAGE
 from lipformer.telemetry.attention import attention_statistics
 from lipformer.telemetry.layers import pass_through
 from lipformer.telemetry.probe import probe_batch
@@ -226,16 +227,16 @@ def test_only_steps_in_a_row_count():
     from types import SimpleNamespace
 
     guard = DivergenceGuard(5.0, 3)
-    trainer, module = SimpleNamespace(global_step=9), SimpleNamespace(batch_nats=6.0, lr=1.0)
+    trainer, module = SimpleNamespace(global_step=9), SimpleNamespace(batch_score=6.0, lr=1.0, task=LANGUAGE)
     for nats in (6.0, 6.0, 4.0, 6.0, 6.0):
-        module.batch_nats = nats
+        module.batch_score = nats
         guard.on_train_batch_end(trainer, module)
     continued = DivergenceGuard(5.0, 3)
     continued.load_state_dict(guard.state_dict())
     with pytest.raises(Exception, match="since step 6"):
         continued.on_train_batch_end(trainer, module)
     quiet = DivergenceGuard(None, 1)
-    module.batch_nats = 1e9
+    module.batch_score = 1e9
     quiet.on_train_batch_end(trainer, module)
 
 

@@ -6,12 +6,12 @@ import math
 from rich.cells import cell_len
 from rich.console import Console
 
-from lipformer.training.metrics import bits
+from lipformer.tasks import LANGUAGE
 from lipformer.training.summary import print_summary, summary_table
 
 METRICS = {
     "best/val/nats_per_char": 3.0,
-    "best/val/bits_per_char": bits(3.0),
+    "best/val/bits_per_char": LANGUAGE.derived[0].of(3.0),
     "val/nats_per_char": 3.1,
     "train/nats_per_char": 2.9,
     "parameters": 304818,
@@ -44,12 +44,12 @@ def rows(table):
 
 
 def test_summary_says_what_was_reached_and_how_stable_it_was():
-    table = summary_table(METRICS, LATEST, "finished")
+    table = summary_table(METRICS, LATEST, LANGUAGE, "finished")
     assert rows(table) == {
         "status": "finished",
-        "best valid": f"3.0000 nats/char = {bits(3.0):.4f} bits",
-        "last valid": f"3.1000 nats/char = {bits(3.1):.4f} bits",
-        "last train": f"2.9000 nats/char = {bits(2.9):.4f} bits",
+        "best valid": f"3.0000 nats/char = {LANGUAGE.derived[0].of(3.0):.4f} bits",
+        "last valid": f"3.1000 nats/char = {LANGUAGE.derived[0].of(3.1):.4f} bits",
+        "last train": f"2.9000 nats/char = {LANGUAGE.derived[0].of(2.9):.4f} bits",
         "steps": "600",
         "tokens": "568,870",
         "parameters": "304,818",
@@ -65,22 +65,22 @@ def test_summary_says_what_was_reached_and_how_stable_it_was():
 
 
 def test_summary_leaves_out_what_is_not_known():
-    assert rows(summary_table({}, {})) == {}
+    assert rows(summary_table({}, {}, LANGUAGE)) == {}
     bad = {name: value for name in METRICS for value in [None]} | {"steps": "many", "tokens": math.nan, "seconds": 0.0}
-    assert rows(summary_table(bad, dict.fromkeys(LATEST, math.nan))) == {"time": "0:00:00"}
-    wild = summary_table(dict.fromkeys(METRICS, math.inf), dict.fromkeys(LATEST, math.inf), "diverged")
+    assert rows(summary_table(bad, dict.fromkeys(LATEST, math.nan), LANGUAGE)) == {"time": "0:00:00"}
+    wild = summary_table(dict.fromkeys(METRICS, math.inf), dict.fromkeys(LATEST, math.inf), LANGUAGE, "diverged")
     assert rows(wild)["best valid"] == "inf nats/char = inf bits"
     assert "time" not in rows(wild)
-    assert rows(summary_table({"seconds": 3.0}, {}, "[bold]odd[/]"))["status"] == "[bold]odd[/]"
-    assert "[bold]odd[/]" in rendered(summary_table({}, {}, "[bold]odd[/]"))
+    assert rows(summary_table({"seconds": 3.0}, {}, LANGUAGE, "[bold]odd[/]"))["status"] == "[bold]odd[/]"
+    assert "[bold]odd[/]" in rendered(summary_table({}, {}, LANGUAGE, "[bold]odd[/]"))
 
 
 def test_summary_is_printed_unless_nothing_is_to_be_shown(monkeypatch, capsys):
-    print_summary(METRICS, LATEST, "none")
+    print_summary(METRICS, LATEST, LANGUAGE, "none")
     with monkeypatch.context() as patch:
         patch.setenv("LOCAL_RANK", "1")
-        print_summary(METRICS, LATEST, "auto")
+        print_summary(METRICS, LATEST, LANGUAGE, "auto")
     assert capsys.readouterr().out == ""
-    print_summary(METRICS, {"stability/" + "long" * 60 + "/gradient_norm": 1.0}, "auto")
+    print_summary(METRICS, {"stability/" + "long" * 60 + "/gradient_norm": 1.0}, LANGUAGE, "auto")
     out = capsys.readouterr().out
     assert "long" * 60 in out, "not folded where there is no terminal"

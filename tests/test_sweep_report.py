@@ -12,7 +12,7 @@ from rich.console import Console
 from wandb_record import read_runs
 
 from lipformer.run_folder import Outcome, read_outcome
-from lipformer.sweep_report import NEVER_ENDED, SweepReport, list_jobs, sweep_table
+from lipformer.sweep_report import NEVER_ENDED, Job, SweepReport, list_jobs, sweep_table
 
 FINISHED = Outcome(best=2.0)
 DIVERGED = Outcome("diverged", 3, "the loss became nan")
@@ -38,16 +38,16 @@ def table_text(jobs):
 def test_jobs_are_listed_in_order_with_the_one_that_was_killed(tmp_path):
     write_sweep(tmp_path, *[FINISHED] * 10, None)
     jobs = list_jobs(tmp_path)
-    assert [name for name, _, _ in jobs] == [str(number) for number in range(11)]
-    assert jobs[10] == ("10", ["depth=1", "lr=10"], NEVER_ENDED)
+    assert [job.name for job in jobs] == [str(number) for number in range(11)]
+    assert jobs[10] == Job("10", ["depth=1", "lr=10"], NEVER_ENDED)
 
 
 def test_table_names_what_differs_and_marks_the_best():
     jobs = [
-        ("0", ["depth=1", "lr=1"], Outcome(best=2.5)),
-        ("1", ["depth=1", "lr=2"], Outcome(best=2.25)),
-        ("2", ["depth=1", "lr=3"], FAILED),
-        ("3", [], NEVER_ENDED),
+        Job("0", ["depth=1", "lr=1"], Outcome(best=2.5)),
+        Job("1", ["depth=1", "lr=2"], Outcome(best=2.25)),
+        Job("2", ["depth=1", "lr=3"], FAILED),
+        Job("3", [], NEVER_ENDED),
     ]
     text = table_text(jobs)
     assert "2.5000 " in text
@@ -58,7 +58,7 @@ def test_table_names_what_differs_and_marks_the_best():
 
 
 def test_table_of_one_job_names_its_overrides():
-    assert "depth=1 lr=1" in table_text([("0", ["depth=1", "lr=1"], FAILED)])
+    assert "depth=1 lr=1" in table_text([Job("0", ["depth=1", "lr=1"], FAILED)])
 
 
 @pytest.mark.parametrize(

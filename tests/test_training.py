@@ -17,7 +17,8 @@ from lipformer.modules.orthogonal import orthogonal
 from lipformer.training import schedules
 from lipformer.training.build import build_model, factory
 from lipformer.training.checkpoint import load_run
-from lipformer.training.module import LanguageModule, parameter_groups
+from lipformer.training.module import LanguageModule
+from lipformer.training.parameter_groups import parameter_groups
 from lipformer.training.trainer import build_trainer
 
 

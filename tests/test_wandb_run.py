@@ -13,9 +13,12 @@ from wandb_record import read_runs
 
 from lipformer.errors import DivergedError
 from lipformer.signals import Terminated
+from lipformer.tasks import LANGUAGE
 from lipformer.training import wandb_run
 from lipformer.training.loggers import finished, log_samples
-from lipformer.training.wandb_run import EXTREMES, WandbRunLogger
+from lipformer.training.wandb_run import WandbRunLogger, extremes
+
+EXTREMES = extremes(LANGUAGE)
 
 
 def environment_now():

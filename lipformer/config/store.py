@@ -8,7 +8,7 @@ from typing import Any, cast
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from lipformer.config import callbacks, data, evaluate, loggers, model, optimisation, parts, train, trainer
+from lipformer.config import callbacks, data, evaluate, loggers, model, optimisation, parts, task, train, trainer
 from lipformer.config.checks import Factory
 from lipformer.config.listing import list_groups, list_options
 from lipformer.errors import UsageError
@@ -17,6 +17,7 @@ from lipformer.options import Options, attention
 SCHEMAS: dict[str, type] = {
     "train": train.TrainConfig,
     "evaluate": evaluate.EvaluateConfig,
+    "task": task.TaskConfig,
     "model/model": model.ModelConfig,
     "model/lstm": model.LSTMConfig,
     "attention/plain": attention.AttentionOptions,

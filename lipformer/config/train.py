@@ -26,6 +26,7 @@ class TrainConfig:
     seed: int = MISSING
     resume: str | None = MISSING
     allow_targets: list[str] = MISSING
+    task: Any = MISSING
     model: Any = MISSING
     attention: Any = MISSING
     norm: Any = MISSING

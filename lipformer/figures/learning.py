@@ -1,7 +1,6 @@
 """The curves of learning: of one run in a figure of its own, of several in two panels."""
 
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from lipformer.figures.lines import draw_lines
 from lipformer.figures.quantities import finite, learning_curves
 from lipformer.figures.style import COLUMN, GREY, VERMILION
 from lipformer.run_record import RunRecord
+from lipformer.tasks import Measure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,7 +22,7 @@ PALE_BLUE = "#8FC7EC"
 
 
 def learning_of_a_run(record: RunRecord, horizontal: Horizontal) -> "Figure":
-    """Draw a run that has learning curves, nats on the left and bits on the right."""
+    """Draw a run that has learning curves, the objective on the left and a derived measure on the right."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(COLUMN, 2.3), layout="constrained")
@@ -36,40 +36,45 @@ def learning_of_a_run(record: RunRecord, horizontal: Horizontal) -> "Figure":
     if record.status == "diverged":
         end = max(horizontal.of(one)[-1] for one in curves.values())
         axes.axvline(end, color=GREY, linestyle=":", label="diverged")
-    axes.set_ylim(*_nats_limits([record], horizontal))
+    axes.set_ylim(*_limits([record], horizontal))
     horizontal.limit(axes)
     axes.set_xlabel(horizontal.label)
-    axes.set_ylabel("nats per character")
-    bits = axes.secondary_yaxis("right", functions=(_to_bits, _to_nats))
-    bits.set_ylabel("bits per character")
+    axes.set_ylabel(record.task.objective.long)
+    for measure in record.task.derived[:1]:
+        right = axes.secondary_yaxis("right", functions=_scale(measure))
+        right.set_ylabel(measure.long)
     legend_above(axes)
     return figure
 
 
 def learning_panels(records: Sequence[RunRecord], horizontal: Horizontal) -> list[Panel]:
-    """Return a panel for ``train`` and one for ``valid``, a line for each run, where some run has them."""
-    limits = _nats_limits(records, horizontal)
+    """Return a panel for ``train`` and one for ``valid``, a line for each run, where some run has them.
+
+    Runs of another task than the first one's have no line: their objectives cannot be compared.
+    """
+    if not records:
+        return []
+    task = records[0].task
+    curves = [learning_curves(record) if record.task == task else {} for record in records]
+    limits = _limits([record for record in records if record.task == task], horizontal)
 
     def panel(name: str) -> Panel:
         def draw(axes: "Axes") -> None:
-            draw_lines(axes, [learning_curves(record).get(name) for record in records], horizontal)
+            draw_lines(axes, [curve.get(name) for curve in curves], horizontal)
             axes.set_ylim(*limits)
-            axes.set_ylabel("nats per character")
+            axes.set_ylabel(task.objective.long)
 
         return Panel(name, draw)
 
-    return [panel(name) for name in ("train", "valid") if any(name in learning_curves(record) for record in records)]
+    return [panel(name) for name in ("train", "valid") if any(name in curve for curve in curves)]
 
 
-def _to_bits(nats: Any) -> Any:
-    return nats / math.log(2)
+def _scale(measure: Measure) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """From the objective to the measure, and back."""
+    return (lambda score: score / measure.size), (lambda value: value * measure.size)
 
 
-def _to_nats(bits: Any) -> Any:
-    return bits * math.log(2)
-
-
-def _nats_limits(records: Sequence[RunRecord], horizontal: Horizontal) -> tuple[float, float]:
+def _limits(records: Sequence[RunRecord], horizontal: Horizontal) -> tuple[float, float]:
     """Return limits that leave room for where the runs end up: the fall of the first steps is cut off.
 
     So is what lies far above where they began, as a run that diverges does.

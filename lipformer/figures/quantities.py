@@ -42,9 +42,9 @@ def known(layers: dict[str, Series]) -> dict[str, Series]:
 
 
 def learning_curves(record: RunRecord) -> dict[str, Series]:
-    """Return what there is of ``train`` and ``valid``, in nats per character."""
+    """Return what there is of the task's objective on ``train`` and ``valid``."""
     found = {}
-    for name, metric in (("train", "train/nats_per_char"), ("valid", "val/nats_per_char")):
+    for name, metric in (("train", record.task.metric("train")), ("valid", record.task.metric("val"))):
         if metric in record.series and has_numbers(record.series[metric]):
             found[name] = record.series[metric]
     return found

@@ -1,5 +1,6 @@
 """The curves: one chart a quantity, all runs in the same axes."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,7 +11,8 @@ from bokeh.models import ColumnDataSource, Line
 
 from lipformer.report.style import empty_plot, hover
 from lipformer.report.thinning import thin
-from lipformer.run_record import RunRecord, Series, layer_series
+from lipformer.run_record import RunRecord, Series, layer_series, tasks_of
+from lipformer.tasks import Task
 
 HEIGHT = 270
 POINTS = 1_000
@@ -73,9 +75,16 @@ def trunk_certificate(record: RunRecord) -> Series | None:
     return next((series for name, series in record.series.items() if name.startswith("certificate/trunk/")), None)
 
 
+def loss_charts(task: Task, suffix: str = "") -> tuple[Chart, Chart]:
+    """Return the charts of a task's objective; a suffix of the keys tells those of several tasks apart."""
+    about = task.objective.long
+    return (
+        Chart(f"train{suffix}", "Training loss", about, ("train", metric(task.metric("train")))),
+        Chart(f"val{suffix}", "Validation loss", about, ("valid", metric(task.metric("val")))),
+    )
+
+
 CHARTS = (
-    Chart("train", "Training loss", "nats per character", ("train", metric("train/nats_per_char"))),
-    Chart("val", "Validation loss", "nats per character", ("valid", metric("val/nats_per_char"))),
     Chart(
         "gradient_norm",
         "Gradient norm",
@@ -134,8 +143,10 @@ def draw_charts(records: Sequence[RunRecord], names: Sequence[str]) -> list[dict
         cannot show), ``thinned`` and ``curves``, each with its ``run`` (number), ``what`` it is, whether it is
         ``pale``, and ``steps``, ``tokens`` and ``values``, the first two as differences, which are shorter to write.
     """
-    limit = max(20, min(POINTS, ALL_POINTS // (len(records) * sum(1 + (chart.pale is not None) for chart in CHARTS))))
-    drawn = [draw_chart(chart, records, names, limit) for chart in CHARTS]
+    losses = [loss_charts(task, f"_{number}" if number else "") for number, task in enumerate(tasks_of(records))]
+    charts = [*itertools.chain(*losses), *CHARTS]
+    limit = max(20, min(POINTS, ALL_POINTS // (len(records) * sum(1 + (chart.pale is not None) for chart in charts))))
+    drawn = [draw_chart(chart, records, names, limit) for chart in charts]
     return [chart for chart in drawn if chart is not None]
 
 

@@ -9,7 +9,8 @@ import numpy as np
 
 from lipformer.report.charts import trunk_certificate
 from lipformer.run_differences import config_differences
-from lipformer.run_record import TOKENS, RunRecord, layer_series
+from lipformer.run_record import TOKENS, RunRecord, layer_series, tasks_of
+from lipformer.tasks import Task
 
 MISSING = "–"
 KEYS = 6
@@ -79,24 +80,24 @@ def fixed(value: Any) -> Cell:
     return Cell(f"{value:.4f}", value) if cell.number is not None and abs(value) < 1e4 else cell
 
 
-def best_nats(record: RunRecord) -> float | None:
-    """Best nats per character on valid, wherever the folder says it."""
-    best = record.figures.get("best/val/nats_per_char")
+def best_score(record: RunRecord) -> float | None:
+    """Best value of the task's objective on valid, wherever the folder says it."""
+    metric = record.task.metric("val")
+    best = record.figures.get(f"best/{metric}")
     if best is None and record.outcome is not None:
         best = record.outcome.best
-    if best is None and "val/nats_per_char" in record.series:
-        values = record.series["val/nats_per_char"].values
+    if best is None and metric in record.series:
+        values = record.series[metric].values
         best = float(np.nanmin(values)) if not np.isnan(values).all() else None
     return best if isinstance(best, int | float) and not isinstance(best, bool) else None
 
 
 def facts(record: RunRecord) -> list[tuple[str, str]]:
     """Return what is known of one run at a glance: (what, value)."""
-    nats = best_nats(record)
+    score = best_score(record)
     figures = record.figures
     found = [
-        ("best valid, nats per character", fixed(nats)),
-        ("best valid, bits per character", fixed(None if nats is None else nats / math.log(2))),
+        *((f"best valid, {m.long}", fixed(None if score is None else m.of(score))) for m in record.task.measures),
         ("steps", whole(_steps(record))),
         ("tokens", whole(_tokens(record))),
         ("tokens per second", whole(figures.get("tokens_per_second"))),
@@ -110,13 +111,11 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
 
 def runs_table(records: Sequence[RunRecord], names: Sequence[str]) -> list[Column]:
     """Lay the runs beside each other, a row each."""
-    nats = [best_nats(record) for record in records]
     differing = list(config_differences(records).items())[:KEYS]
     return [
         Column("run", [Cell(name) for name in names]),
         Column("status", [Cell(record.status) for record in records]),
-        Column("nats", [fixed(value) for value in nats], "best nats per character on valid"),
-        Column("bits", [fixed(None if v is None else v / math.log(2)) for v in nats], "the same in bits"),
+        *(column for task in tasks_of(records) for column in _scores(task, records)),
         Column("entropy", [short(_last_entropy(record)) for record in records], "share of the largest, at the end"),
         Column(
             "certificate", [short(_trunk(record)) for record in records], "Lipschitz constant of the trunk, at most"
@@ -128,6 +127,16 @@ def runs_table(records: Sequence[RunRecord], names: Sequence[str]) -> list[Colum
             Column(key.removesuffix("._target_"), [_value(key, value) for value in values], key)
             for key, values in differing
         ),
+    ]
+
+
+def _scores(task: Task, records: Sequence[RunRecord]) -> list[Column]:
+    """A column for each measure of a task; runs of another task have nothing in it."""
+    scores = [best_score(record) if record.task == task else None for record in records]
+    titles = [f"best {task.objective.long} on valid", *(f"the same in {measure.unit}" for measure in task.derived)]
+    return [
+        Column(measure.unit, [fixed(None if score is None else measure.of(score)) for score in scores], title)
+        for measure, title in zip(task.measures, titles, strict=True)
     ]
 
 

@@ -29,6 +29,7 @@ from lipformer.functional.sequence_norms import sequence_norm
 from lipformer.functional.spectral import Norm
 from lipformer.model import CharTransformer
 from lipformer.run_folder import write_metrics
+from lipformer.tasks import LANGUAGE
 from lipformer.terminal import BAD, wide_console
 from lipformer.training.checkpoint import load_run
 from lipformer.training.evaluate import (
@@ -39,7 +40,7 @@ from lipformer.training.evaluate import (
     open_split,
     tracked,
 )
-from lipformer.training.metrics import NatsPerChar, sum_nats
+from lipformer.training.metrics import Average, sum_nats
 
 log = logging.getLogger(__name__)
 
@@ -130,16 +131,16 @@ def run_certify(settings: EvaluateConfig, folder: Path) -> float:
     if math.isinf(certificate.trunk):
         log.info("there is no finite certificate of the trunk, so every certified radius is 0")
     log.info("files: %s", folder)
-    return metrics[f"{METRIC_PREFIX[split]}/nats_per_char"]
+    return metrics[LANGUAGE.metric(METRIC_PREFIX[split])]
 
 
 @torch.no_grad()
 def certify_predictions(
     model: CharTransformer, loader: ResumableLoader, certificate: Certificate
-) -> tuple[list[np.ndarray], NatsPerChar]:
+) -> tuple[list[np.ndarray], Average]:
     """Return the certified radius of each prediction, an array a sentence in the order of the split, and its nats."""
     device = model.head.weight.device
-    measured = NatsPerChar().to(device)
+    measured = Average().to(device)
     radii: dict[int, np.ndarray] = {}
     batches = tracked(loader, "certifying", sys.stdout.isatty())
     for numbers, batch in zip(cast(Any, loader.batch_sampler), batches, strict=True):

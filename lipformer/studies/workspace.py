@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lipformer.atomic import replace_text
 from lipformer.config import EvaluateConfig
 from lipformer.errors import LipformerError, UsageError
+from lipformer.tasks import LANGUAGE
 from lipformer.training.wandb_mode import first_line, has_credentials, no_reports_to_wandb
 from lipformer.training.wandb_run import TOKENS
 
@@ -76,7 +77,7 @@ def build_workspace(entity: str, project: str) -> "Workspace":
         name=NAME,
         sections=_sections(),
         settings=WorkspaceSettings(x_axis=TOKENS),
-        runset_settings=RunsetSettings(pinned_columns=["summary:val/nats_per_char.min", "summary:status"]),
+        runset_settings=RunsetSettings(pinned_columns=[f"summary:{LANGUAGE.metric('val')}.min", "summary:status"]),
     )
 
 
@@ -89,9 +90,9 @@ def _sections() -> "list[Section]":
             name="Learning",
             is_open=True,
             panels=[
-                _lines("Nats per character", "val/nats_per_char", "train/nats_per_char"),
-                _lines("Bits per character, valid", "val/bits_per_char"),
-                BarPlot(title="Best nats per character, valid", metrics=["val/nats_per_char.min"]),
+                _lines(LANGUAGE.objective.long.capitalize(), LANGUAGE.metric("val"), LANGUAGE.metric("train")),
+                *(_lines(f"{m.long.capitalize()}, valid", f"val/{m.name}") for m in LANGUAGE.derived),
+                BarPlot(title=f"Best {LANGUAGE.objective.long}, valid", metrics=[f"{LANGUAGE.metric('val')}.min"]),
             ],
         ),
         Section(

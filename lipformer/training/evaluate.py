@@ -25,10 +25,11 @@ from lipformer.errors import CheckpointError, DataError, UsageError
 from lipformer.generate import sample
 from lipformer.modules import contracts
 from lipformer.run_folder import write_metrics
+from lipformer.tasks import LANGUAGE, Task, task_of
 from lipformer.terminal import wide_console
 from lipformer.training.build import LOADER_KEYS, build_corpus
 from lipformer.training.checkpoint import Run, load_run
-from lipformer.training.metrics import NatsPerChar, bits, sum_nats
+from lipformer.training.metrics import Average
 
 log = logging.getLogger(__name__)
 
@@ -39,8 +40,9 @@ METRIC_PREFIX: dict[str, str] = {"valid": "val", "test": "test"}
 def run_evaluation(settings: EvaluateConfig, folder: Path) -> float:
     """Measure a run on a split, print the figures, and leave them in `folder`.
 
-    ``metrics.json`` holds ``<prefix>/nats_per_char``, ``<prefix>/bits_per_char`` and ``<prefix>/tokens`` (prefix
-    ``val`` or ``test``) and what they are figures of; ``samples.json`` the sentences, where some were asked for.
+    ``metrics.json`` holds the measures of the run's task, ``<prefix>/nats_per_char`` and ``<prefix>/bits_per_char``,
+    and ``<prefix>/tokens`` (prefix ``val`` or ``test``), and what they are figures of; ``samples.json`` the sentences,
+    where some were asked for.
     The run is computed with in float32 and its folder only read.
 
     Args:
@@ -68,7 +70,7 @@ def run_evaluation(settings: EvaluateConfig, folder: Path) -> float:
     generate = asdict(settings.generate)
     sentences = sample(run.model, run.vocabulary, **generate)
     loader = data.val_dataloader() if split == "valid" else data.test_dataloader()
-    measured = measure(run.model, loader, device=device, show_progress=sys.stdout.isatty())
+    measured = measure(run.model, loader, device=device, task=task_of(run.config), show_progress=sys.stdout.isatty())
     metrics = figures_of(run, data, split, measured)
     write_metrics(folder, metrics)
     console = wide_console()
@@ -80,23 +82,23 @@ def run_evaluation(settings: EvaluateConfig, folder: Path) -> float:
         for number, sentence in enumerate(sentences, start=1):
             console.print(Text(f"{number:>{len(str(len(sentences)))}}  {sentence}"), soft_wrap=True)
     log.info("figures: %s", folder / "metrics.json")
-    return metrics[f"{METRIC_PREFIX[split]}/nats_per_char"]
+    return metrics[task_of(run.config).metric(METRIC_PREFIX[split])]
 
 
-def figures_of(run: Run, data: CharDataModule, split: Split, measured: NatsPerChar) -> dict[str, Any]:
+def figures_of(run: Run, data: CharDataModule, split: Split, measured: Average) -> dict[str, Any]:
     """Return what ``metrics.json`` says of a run on a split, and what it is a figure of.
 
     Raises:
         CheckpointError: the model predicts nan.
     """
-    nats, tokens = float(measured.compute()), int(measured.tokens)
-    if not math.isfinite(nats):
-        raise CheckpointError(f"{run.path}: the model predicts {nats} nats, its training diverged; use which=best")
+    task, score = task_of(run.config), float(measured.compute())
+    if not math.isfinite(score):
+        predicts = f"the model predicts {score} {task.objective.unit}"
+        raise CheckpointError(f"{run.path}: {predicts}, its training diverged; use which=best")
     prefix = METRIC_PREFIX[split]
     return {
-        f"{prefix}/nats_per_char": nats,
-        f"{prefix}/bits_per_char": bits(nats),
-        f"{prefix}/tokens": tokens,
+        **task.metrics(prefix, score),
+        f"{prefix}/{task.counted}": int(measured.count),
         "protocol": data.protocol(split),
         "max_length": data.max_length,
         "softmax_size": len(run.vocabulary),
@@ -138,19 +140,26 @@ def open_split(run: Run, settings: EvaluateConfig) -> CharDataModule:
 
 @torch.no_grad()
 def measure(
-    model: nn.Module, batches: Iterable[Batch], *, device: torch.device, show_progress: bool = False
-) -> NatsPerChar:
-    """Sum the nats and count the tokens of all batches; how the lines are batched changes rounding only.
+    model: nn.Module,
+    batches: Iterable[Batch],
+    *,
+    device: torch.device,
+    task: Task = LANGUAGE,
+    show_progress: bool = False,
+) -> Average:
+    """Sum a task's objective over all batches; how the lines are batched changes rounding only.
 
     Args:
         model: in eval mode, on `device`.
         batches: of sized iterables such as a loader the number is shown.
         device: where the model is.
+        task: of the model.
         show_progress: draw a bar in the terminal.
     """
-    total = NatsPerChar().to(device)
+    total, sums = Average().to(device), task.load_module().sums
     for batch in tracked(batches, "evaluating", show_progress):
-        total.update(*sum_nats(model(batch.inputs.to(device)), batch.targets.to(device)))
+        there = Batch(*(tensor.to(device) for tensor in batch))
+        total.update(*sums(model(there.inputs), there))
     return total
 
 
@@ -176,7 +185,7 @@ def choose_device(accelerator: str) -> torch.device:
 
 def figures_table(run: Run, split: str, metrics: Mapping[str, Any]) -> Table:
     """Lay out what was measured and on what, one fact a row."""
-    prefix = METRIC_PREFIX[split]
+    prefix, task = METRIC_PREFIX[split], task_of(run.config)
     table = Table(title=f"Evaluation on {split}", show_header=False)
     table.add_column("what", no_wrap=True)
     table.add_column("value", overflow="fold")
@@ -187,10 +196,9 @@ def figures_table(run: Run, split: str, metrics: Mapping[str, Any]) -> Table:
         **{group: _describe(run.config[group]) for group in ("model", "attention") if group in run.config},
         "parameters": f"{metrics['parameters']:,}",
         "protocol": metrics["protocol"],
-        "tokens": f"{metrics[f'{prefix}/tokens']:,}",
+        task.counted: f"{metrics[f'{prefix}/{task.counted}']:,}",
         "softmax size": str(metrics["softmax_size"]),
-        "nats/char": f"{metrics[f'{prefix}/nats_per_char']:.4f}",
-        "bits/char": f"{metrics[f'{prefix}/bits_per_char']:.4f}",
+        **{measure.short: f"{metrics[f'{prefix}/{measure.name}']:.4f}" for measure in task.measures},
     }.items():
         table.add_row(what, Text(value))
     return table

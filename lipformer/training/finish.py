@@ -8,7 +8,6 @@ from typing import Any
 from lipformer.errors import WriteError
 from lipformer.run_folder import Outcome, local_rank, write_metrics
 from lipformer.signals import Terminated
-from lipformer.training.metrics import bits
 from lipformer.training.parts import Training
 from lipformer.training.publish import publish_figures
 from lipformer.training.resume import prepend_metrics
@@ -18,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def best_score(training: Training) -> float | None:
-    """Return the best ``val/nats_per_char``, in nats; None where no validation was reached."""
+    """Return the best value of the task's objective on valid; None where no validation was reached."""
     score = training.best.best_model_score
     return float(score) if score is not None and math.isfinite(score) else None
 
@@ -44,7 +43,7 @@ def finish(training: Training, folder: Path, ended: Outcome) -> None:
         if ended.status == "finished":
             raise
         log.warning("%s", error)  # how the training ended stands
-    print_summary(metrics, latest, training.options["progress"], ended.status)
+    print_summary(metrics, latest, training.module.task, training.options["progress"], ended.status)
     if training.options["report"]:
         _draw_figures(training, folder, ended)
 
@@ -54,13 +53,12 @@ def final_metrics(training: Training, best: float | None, latest: dict[str, floa
 
     Args:
         training: that has ended.
-        best: score, in nats.
+        best: value of the objective on valid.
         latest: the last value of each metric of stability.
     """
     trainer, module, clock, monitor = training.trainer, training.module, training.throughput, training.monitor
     return {
-        "best/val/nats_per_char": best,
-        "best/val/bits_per_char": None if best is None else bits(best),
+        **module.task.metrics("best/val", best),
         **latest,
         **{name: float(value) for name, value in trainer.callback_metrics.items()},
         **({"stability/seconds": monitor.seconds} if monitor else {}),

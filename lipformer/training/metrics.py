@@ -1,6 +1,4 @@
-"""Negative log-likelihood per character of a whole split, whatever its batches."""
-
-import math
+"""Means over a whole split, whatever its batches."""
 
 import torch
 from jaxtyping import Float, Int
@@ -28,34 +26,29 @@ def sum_nats(logits: Float[Tensor, "B N V"], targets: Int[Tensor, "B N"]) -> tup
     return nats.sum(dtype=torch.float64), (targets != IGNORE).sum()
 
 
-class NatsPerChar(Metric):
-    r"""Mean negative log-likelihood over all tokens seen, in nats.
+class Average(Metric):
+    r"""Mean of an objective over all that was predicted.
 
-    .. math:: \frac{\sum_b \mathrm{nats}_b}{\sum_b \mathrm{tokens}_b}
+    .. math:: \frac{\sum_b \mathrm{total}_b}{\sum_b \mathrm{count}_b}
 
     Sums are kept in float64 on CPU and GPU alike and added over ranks. A mean of batch means would depend on how the
     split was batched.
     """
 
     full_state_update = False
-    nats: Tensor
-    tokens: Tensor
+    total: Tensor
+    count: Tensor
 
     def __init__(self) -> None:
         super().__init__()
-        self.add_state("nats", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
-        self.add_state("tokens", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
+        self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
+        self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
-    def update(self, nats: Tensor, tokens: Tensor) -> None:
-        """Add a batch: its nats summed, and its tokens counted."""
-        self.nats = self.nats.double() + nats.detach().double()  # `module.to(dtype)` has cast the state too
-        self.tokens += tokens
+    def update(self, total: Tensor, count: Tensor) -> None:
+        """Add a batch: its objective summed, such as its nats, and its tokens counted."""
+        self.total = self.total.double() + total.detach().double()  # `module.to(dtype)` has cast the state too
+        self.count += count
 
     def compute(self) -> Float[Tensor, ""]:
         """Return the mean so far; nan before the first token."""
-        return self.nats / self.tokens
-
-
-def bits(nats: float) -> float:
-    """Convert nats to bits."""
-    return nats / math.log(2)
+        return self.total / self.count

@@ -1,182 +1,20 @@
-"""The training loop's view of the model: loss, metrics, optimizer."""
+"""Training of models of characters on the likelihood of the next one."""
 
-import math
-from collections.abc import Callable, Mapping
-from typing import Any
-
-import pytorch_lightning as pl
-import torch
 from jaxtyping import Float
-from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
-from torch import Tensor, nn
-from torch.nn.utils.parametrize import is_parametrized
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
+from torch import Tensor
 
 from lipformer.data.collate import Batch
-from lipformer.data.loop_progress import align_loop_progress
-from lipformer.errors import DivergedError
-from lipformer.modules.orthogonal import Cayley
-from lipformer.training.metrics import NatsPerChar, bits, sum_nats
-from lipformer.training.regularizers import Regularized, no_regularizer
+from lipformer.tasks import LANGUAGE
+from lipformer.training.metrics import sum_nats
+from lipformer.training.task_module import Sums, TaskModule
 
 
-class LanguageModule(pl.LightningModule):
-    """Trains a model of characters on nats per token.
+class LanguageModule(TaskModule):
+    """Trains a model that maps ids (B, N) to logits (B, N, V) on nats per token."""
 
-    Args:
-        model: the network.
-        optimizer: called with parameter groups.
-        schedule: learning-rate factor of an optimizer step.
-        regularizer: returns the logits of a batch and a penalty to add to the loss, or None.
-        checkpoint_extras: stored in each checkpoint under ``lipformer``; plain containers only.
-        seed: of the noise of each step.
-        log_every_steps: optimizer steps between two lines of training metrics.
+    task = LANGUAGE
 
-    Attributes:
-        tokens_seen: trained on so far, by all ranks.
-        batch_nats: nats per token of the last training batch, of all ranks together.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        optimizer: Callable[..., Optimizer],
-        schedule: Callable[[int], float],
-        checkpoint_extras: Mapping[str, Any],
-        seed: int,
-        log_every_steps: int,
-        regularizer: Callable[[Any, Batch], Regularized] = no_regularizer,
-    ):
-        super().__init__()
-        self.model: Any = model  # torch types attributes of modules as tensors
-        self.train_nats = NatsPerChar()
-        self.val_nats = NatsPerChar()
-        self.tokens_seen = 0
-        self.batch_nats = 0.0
-        self._optimizer = optimizer
-        self._schedule = schedule
-        self._regularizer = regularizer
-        self._penalty: Tensor | None = None
-        self._extras = dict(checkpoint_extras)
-        self._seed = seed
-        self._log_every_steps = log_every_steps
-
-    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Seed the noise of this step from (seed, epoch, batch) alone, so that a resumed run draws the same."""
-        torch.manual_seed(hash((self._seed, self.current_epoch, batch_idx, self.global_rank)) % 2**63)
-
-    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Return the mean nats per token of the batch, and the regularizer's penalty beside them."""
-        logits, penalty = self._regularizer(self.model, batch)
-        nats, tokens = sum_nats(logits, batch.targets)
-        # Of all ranks together, so that all of them go on, or none does.
-        sums = self.trainer.strategy.reduce(torch.stack([nats.detach(), tokens.double()]), reduce_op="sum").tolist()
-        self.batch_nats, all_tokens = sums[0] / sums[1], int(sums[1])
-        if not math.isfinite(self.batch_nats):
-            raise DivergedError(f"the loss became {self.batch_nats} at step {self.global_step}: lower lr={self.lr:g}")
-        self.train_nats.update(nats, tokens)
-        # Lightning averages gradients over ranks: times their number, divided by all their tokens, the mean is one
-        # over tokens whatever share of them each rank has.
-        self.tokens_seen += all_tokens
-        loss = nats * self.trainer.world_size / all_tokens
-        if penalty is None:
-            return loss
-        if not torch.isfinite(penalty):
-            remedy = f"lower lr={self.lr:g}" if self.global_step else "the regularizer does not suit this model"
-            raise DivergedError(f"the penalty became {penalty.item()} at step {self.global_step}: {remedy}")
-        self._penalty = penalty.detach()
-        return loss + penalty
-
-    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Log the gradient's norm before clipping, and stop on one that is not finite."""
-        norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters() if p.grad is not None])
-        if not torch.isfinite(norm) and not self._scaler_answers():
-            raise DivergedError(f"the gradient became {norm.item()} at step {self.global_step}: lower lr={self.lr:g}")
-        if (self.global_step + 1) % self._log_every_steps == 0:
-            self.log("train/gradient_norm", norm)
-            self.log("train/nats_per_char", self.train_nats.compute().float())
-            if self._penalty is not None:
-                self.log("train/regularizer", self._penalty.float())
-            self.log("train/lr", self.lr)
-            self.log("train/tokens", float(self.tokens_seen))
-            self.train_nats.reset()
-
-    def _scaler_answers(self) -> bool:
-        """Whether float16's loss scale is what overflowed: its scaler skips such a step and takes a smaller scale.
-
-        It also raises the scale from time to time until a step overflows, so that these steps are no divergence.
-        """
-        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
-        return scaler is not None and scaler.get_scale() > 1
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Add the batch to the sums of the split, and return its nats."""
-        nats, tokens = sum_nats(self.model(batch.inputs), batch.targets)
-        self.val_nats.update(nats, tokens)
-        return nats
-
-    def on_validation_epoch_end(self) -> None:
-        """Log nats and bits per character of the whole split."""
-        nats = self.val_nats.compute()
-        self.val_nats.reset()
-        if not torch.isfinite(nats):
-            raise DivergedError(f"the validation became {nats.item()} at step {self.global_step}: lower lr={self.lr:g}")
-        self.log("train/tokens", float(self.tokens_seen))  # the x axis of every row
-        self.log("val/nats_per_char", nats)
-        self.log("val/bits_per_char", bits(float(nats)))
-
-    @property
-    def lr(self) -> float:
-        """Learning rate of the coming step."""
-        return self.trainer.optimizers[0].param_groups[0]["lr"]
-
-    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Return the optimizer, and its schedule by steps."""
-        optimizer = self._optimizer(parameter_groups(self.model))
-        scheduler = LambdaLR(optimizer, self._schedule)
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what makes the checkpoint sufficient by itself, and the sums that the next log line is made of."""
-        sums = {
-            "tokens_seen": self.tokens_seen,
-            "nats": float(self.train_nats.nats),
-            "tokens": int(self.train_nats.tokens),
-        }
-        checkpoint["lipformer"] = {**self._extras, **sums}
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the sums, and let an unfinished validation be forgotten: its own sums are gone."""
-        extras = checkpoint["lipformer"]
-        self.tokens_seen = extras["tokens_seen"]
-        self.train_nats.update(torch.tensor(extras["nats"], dtype=torch.float64), torch.tensor(extras["tokens"]))
-        align_loop_progress(checkpoint)
-        validation = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
-        for counts in (validation["current"], validation["total"]):
-            counts.update(dict.fromkeys(counts, 0))
-
-
-def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Split the parameters into matrices, which decay, and all else (biases, gains, embeddings, positions).
-
-    Of a parametrised weight it is the matrix that it is computed from, and nothing else of it, that decays. An
-    orthogonal one (`Cayley`) does not: its size is fixed, and decay would draw it to where it started.
-    """
-    matrices = {
-        id(p)
-        for module in model.modules()
-        if isinstance(module, nn.RNNBase)
-        for name, p in module.named_parameters()
-        if name.startswith("weight")
-    }
-    linears: list[Any] = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    for linear in linears:
-        if not is_parametrized(linear, "weight"):
-            matrices.add(id(linear.weight))
-        elif not isinstance(linear.parametrizations.weight[0], Cayley):
-            matrices.add(id(linear.parametrizations.weight.original))
-    decaying = [p for p in model.parameters() if id(p) in matrices]
-    others = [p for p in model.parameters() if id(p) not in matrices]
-    return [{"params": decaying}, {"params": others, "weight_decay": 0.0}]
+    @staticmethod
+    def sums(outputs: Float[Tensor, "B N V"], batch: Batch) -> Sums:
+        """Return the nats of the batch, and the number of its tokens."""
+        return sum_nats(outputs, batch.targets)

@@ -11,6 +11,7 @@ from typing import Any
 from lipformer.config import MODEL_GROUPS, MODEL_SCALARS, NO_REGULARIZER
 
 GROUPS: dict[str, dict[str, Any]] = {
+    "task": {"name": "language"},
     "model": {"_target_": "lipformer.model.CharTransformer", "reads": [*MODEL_SCALARS, *MODEL_GROUPS]},
     "embedding": {"_target_": "lipformer.modules.embedding.TokenEmbedding", "_partial_": True, "filled": 1.0},
     "linear": {"_target_": "lipformer.modules.linear.dense", "_partial_": True},

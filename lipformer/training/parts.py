@@ -14,6 +14,7 @@ from lipformer.config import TrainConfig
 from lipformer.data.datamodule import CharDataModule
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import UsageError
+from lipformer.tasks import Task, task_of
 from lipformer.training.build import LOADER_KEYS, build_callbacks, build_corpus, build_model, factory
 from lipformer.training.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lipformer.training.callbacks.progress import progress_callbacks
@@ -21,8 +22,8 @@ from lipformer.training.callbacks.stability import StabilityMonitor
 from lipformer.training.callbacks.stopping import CleanStop
 from lipformer.training.callbacks.throughput import Throughput
 from lipformer.training.checkpoint import checkpoint_extras
-from lipformer.training.module import LanguageModule
 from lipformer.training.resume import Resumed
+from lipformer.training.task_module import TaskModule
 from lipformer.training.trainer import build_trainer
 
 log = logging.getLogger(__name__)
@@ -45,7 +46,7 @@ class Training:
         resumed: the run that is continued, if any.
     """
 
-    module: LanguageModule
+    module: TaskModule
     data: CharDataModule
     trainer: pl.Trainer
     logger: Logger | None
@@ -77,7 +78,9 @@ def build_training(
         UsageError: data, model or trainer refuse the configuration.
     """
     options = config["trainer"]
-    stop, best = CleanStop(), BestCheckpoint(folder, resumed.path if resumed else None)
+    task = task_of(config)
+    stop = CleanStop()
+    best = BestCheckpoint(folder, resumed.path if resumed else None, monitor=task.metric("val"))
     throughput, shown = progress_callbacks(options["progress"])
     watching = build_callbacks(config["callbacks"])
     logger = factory(config["logger"], "logger")(folder=folder, config=config)
@@ -90,7 +93,7 @@ def build_training(
     if options["compile"]:
         model.compile(dynamic=True)  # in place, which leaves the names of the weights; batches differ in length
     return Training(
-        module=build_module(settings, config, model, vocabulary),
+        module=build_module(task, settings, config, model, vocabulary),
         data=data,
         trainer=trainer,
         logger=logger,
@@ -131,10 +134,10 @@ def open_data(
 
 
 def build_module(
-    settings: TrainConfig, config: dict[str, Any], model: nn.Module, vocabulary: Vocabulary
-) -> LanguageModule:
+    task: Task, settings: TrainConfig, config: dict[str, Any], model: nn.Module, vocabulary: Vocabulary
+) -> TaskModule:
     """Put a model together with what trains it."""
-    return LanguageModule(
+    return task.load_module()(
         model,
         optimizer=factory(config["optimizer"], "optimizer"),
         schedule=factory(config["schedule"], "schedule"),

@@ -12,9 +12,9 @@ from lipformer.atomic import replace_text
 from lipformer.config import TrainConfig
 from lipformer.run_folder import Outcome, local_rank
 from lipformer.signals import Terminated, ending_signals
+from lipformer.tasks import Task
 from lipformer.training.finish import best_score, finish
 from lipformer.training.loggers import finished
-from lipformer.training.metrics import bits
 from lipformer.training.parts import Training, build_training
 from lipformer.training.resume import Resumed
 from lipformer.training.threads import choose_threads
@@ -35,7 +35,8 @@ def run_training(
         resumed: the run to continue, if any.
 
     Returns:
-        The best ``val/nats_per_char``, in nats; None where no validation was reached.
+        The best value of the task's objective on valid, such as nats per character; None where no validation was
+        reached.
 
     Raises:
         LipformerError: data, model or trainer refuse the configuration, or training diverged.
@@ -53,7 +54,7 @@ def run_training(
         finally:
             outcome.best = ended.best = best_score(training)
             finish(training, folder, ended)
-    say_what_next(outcome.best, folder)
+    say_what_next(training.module.task, outcome.best, folder)
     return outcome.best
 
 
@@ -91,8 +92,8 @@ def fit(training: Training) -> None:
         raise KeyboardInterrupt
 
 
-def say_what_next(best: float | None, folder: Path) -> None:
+def say_what_next(task: Task, best: float | None, folder: Path) -> None:
     """Log the best score of a training that finished, and what can be done with it."""
     if best is not None:
-        log.info("best valid: %.4f nats/char, %.4f bits/char", best, bits(best))
+        log.info("best valid: %s", ", ".join(f"{measure.of(best):.4f} {measure.short}" for measure in task.measures))
     log.info("test it with: python evaluate.py checkpoint=%s", folder)

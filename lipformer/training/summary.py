@@ -8,58 +8,62 @@ from rich.table import Table
 from rich.text import Text
 
 from lipformer.run_folder import local_rank
+from lipformer.tasks import Task
 from lipformer.terminal import BAD, STATUS_STYLES, wide_console
 from lipformer.training.callbacks.throughput import clock
-from lipformer.training.metrics import bits
 
 
 def print_summary(
-    metrics: Mapping[str, Any], latest: Mapping[str, float], progress: str, status: str | None = None
+    metrics: Mapping[str, Any], latest: Mapping[str, float], task: Task, progress: str, status: str | None = None
 ) -> None:
     """Print `summary_table`, on the first rank, unless nothing is to be shown.
 
     Args:
         metrics: as in ``metrics.json``.
         latest: the last value of each metric of stability.
+        task: names the metrics.
         progress: ``trainer.progress``; with ``none`` nothing is printed.
         status: how the run ended.
     """
     if progress == "none" or local_rank() != 0:
         return
     try:
-        wide_console().print(summary_table(metrics, latest, status))
+        wide_console().print(summary_table(metrics, latest, task, status))
     except SystemExit as leave:  # rich's answer to a pipe that nobody reads any more; the training has not failed
         if leave.code != 1:
             raise
 
 
-def summary_table(metrics: Mapping[str, Any], latest: Mapping[str, float], status: str | None = None) -> Table:
+def summary_table(
+    metrics: Mapping[str, Any], latest: Mapping[str, float], task: Task, status: str | None = None
+) -> Table:
     """Lay out a run's figures, one a row; of what is missing or no number there is no row.
 
     Args:
         metrics: flat names as in ``metrics.json``.
         latest: the last value of each metric of stability, ``stability/<layer>/<quantity>`` and
             ``certificate/<layer>/<p>``; empty where nothing was watched.
+        task: names the metrics.
         status: how the run ended, as `Outcome` has it; no row if None.
     """
     table = Table(title="Training", show_header=False)
     table.add_column("what", no_wrap=True)
     table.add_column("value", overflow="fold")
-    for section in (_reached(metrics, status), _spent(metrics), _stability(latest)):
+    for section in (_reached(metrics, task, status), _spent(metrics), _stability(latest)):
         for what, value in section:
             table.add_row(what, value)
         table.add_section()
     return table
 
 
-def _reached(metrics: Mapping[str, Any], status: str | None) -> list[tuple[str, Text]]:
+def _reached(metrics: Mapping[str, Any], task: Task, status: str | None) -> list[tuple[str, Text]]:
     rows = []
     if status:
         rows.append(("status", Text(status, style=STATUS_STYLES.get(status, ""))))
-    for what, name in (("best valid", "best/val"), ("last valid", "val"), ("last train", "train")):
-        nats = _number(metrics, f"{name}/nats_per_char")
-        if nats is not None:
-            rows.append((what, Text(f"{nats:.4f} nats/char = {bits(nats):.4f} bits")))
+    for what, prefix in (("best valid", "best/val"), ("last valid", "val"), ("last train", "train")):
+        score = _number(metrics, task.metric(prefix))
+        if score is not None:
+            rows.append((what, Text(task.describe(score))))
     return rows
 
 

@@ -16,6 +16,7 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from lipformer.atomic import replace_text
 from lipformer.run_folder import Outcome
+from lipformer.tasks import Task, task_of
 from lipformer.training.wandb_mode import describe_run, first_line, no_reports_to_wandb
 
 log = logging.getLogger(__name__)
@@ -24,13 +25,14 @@ LOCAL_TIMEOUT = 90.0  # seconds for wandb's own process to start, on a busy mach
 STEP = "trainer/global_step"  # the base class logs it with every metric; wandb's own step counts calls of log
 TOKENS = "train/tokens"  # the default x axis: it means the same in runs with batches of other sizes
 EXTREMES = {
-    "val/nats_per_char": "min",
-    "val/bits_per_char": "min",
     "stability/total/entropy_share": "min",
     "stability/total/gradient_norm": "max",
     "train/gradient_norm": "max",
 }
-"""Metrics whose summary is their extreme, the best or the worst of the run; of the others it is the last value."""
+"""Metrics whose summary is their extreme, the worst of the run; of a task's on valid it is the best.
+
+Of all others it is the last value.
+"""
 
 
 class WandbRunLogger(WandbLogger):
@@ -69,6 +71,7 @@ class WandbRunLogger(WandbLogger):
         self._entity = entity
         self._init_timeout = init_timeout
         self._finish_timeout = finish_timeout
+        self._extremes = extremes(task_of(config))
         self._broken = False
 
     @property
@@ -83,7 +86,7 @@ class WandbRunLogger(WandbLogger):
             self._experiment.define_metric(TOKENS)
             # A row without tokens gets those of the row before: `step_sync`.
             self._experiment.define_metric("*", step_metric=TOKENS, step_sync=True)
-            for metric, extreme in EXTREMES.items():
+            for metric, extreme in self._extremes.items():
                 self._experiment.define_metric(metric, step_metric=TOKENS, step_sync=True, summary=extreme)
         return self._experiment
 
@@ -92,11 +95,11 @@ class WandbRunLogger(WandbLogger):
         """Log one row; the first trouble with it is a warning, and of the rest ``metrics.csv`` knows.
 
         Args:
-            metrics: name to value. A nan among `EXTREMES` is left out: it would be the extreme from then on.
+            metrics: name to value. A nan among `extremes` is left out: it would be the extreme from then on.
             step: optimizer steps so far.
         """
         _ = self.experiment  # a run that cannot even begin is an error
-        row = {name: value for name, value in metrics.items() if not (name in EXTREMES and math.isnan(value))}
+        row = {name: value for name, value in metrics.items() if not (name in self._extremes and math.isnan(value))}
         try:
             super().log_metrics(row, step)
         except Exception as error:
@@ -180,6 +183,11 @@ class WandbRunLogger(WandbLogger):
         if trouble is not None:
             flag = "--no-skip-online " if self._online else ""
             log.warning("wandb: not all was uploaded (%s); try: wandb sync %s%s", trouble, flag, where)
+
+
+def extremes(task: Task) -> dict[str, str]:
+    """Return the metrics whose summary is not their last value, each with ``min`` or ``max``."""
+    return {**{f"val/{measure.name}": "min" for measure in task.measures}, **EXTREMES}
 
 
 def earlier_run_id(resume: str | None) -> str | None:

@@ -38,10 +38,11 @@ class BestCheckpoint(FiniteCheckpoint):
     Args:
         folder: the run folder.
         resume_from: the checkpoint that is continued, if any.
+        monitor: the metric that it is best in, the less the better.
     """
 
-    def __init__(self, folder: Path, resume_from: Path | None):
-        super().__init__(filename="best", monitor="val/nats_per_char", **_options(folder))
+    def __init__(self, folder: Path, resume_from: Path | None, monitor: str):
+        super().__init__(filename="best", monitor=monitor, **_options(folder))
         self._resume_from = resume_from
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

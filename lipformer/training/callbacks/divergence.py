@@ -14,7 +14,7 @@ from lipformer.data.collate import Batch
 from lipformer.errors import DivergedError, one_line
 from lipformer.run_folder import local_rank
 from lipformer.telemetry.diagnosis import nonfinite_gradient, nonfinite_output, nonfinite_parameter
-from lipformer.training.module import LanguageModule
+from lipformer.training.task_module import TaskModule
 
 log = logging.getLogger(__name__)
 
@@ -22,13 +22,13 @@ log = logging.getLogger(__name__)
 class DivergenceGuard(Callback):
     """Ends the run where the loss stays too high, and explains every divergence.
 
-    A loss or gradient that is not finite ends the run at once (`LanguageModule` raises that itself, before a weight
+    A loss or gradient that is not finite ends the run at once (`TaskModule` raises that itself, before a weight
     changes). Whatever the cause, the reason then names the first layer at fault, and ``diverged.pt`` in the run
     folder holds the batch (``inputs``, ``targets``, ``lengths``), the ``step``, the ``layer`` and the ``reason``; it
     loads with ``weights_only=True``.
 
     Args:
-        loss_above: nats per character; None for no limit.
+        loss_above: in units of the task's objective, such as nats per character; None for no limit.
         patience: steps in a row that the training loss may be above it.
 
     Raises:
@@ -71,13 +71,14 @@ class DivergenceGuard(Callback):
         """Count the steps whose loss is too high."""
         if self._loss_above is None:
             return
-        nats = cast(LanguageModule, pl_module).batch_nats
-        self._steps_above = self._steps_above + 1 if nats > self._loss_above else 0
+        module = cast(TaskModule, pl_module)
+        score = module.batch_score
+        self._steps_above = self._steps_above + 1 if score > self._loss_above else 0
         if self._steps_above >= self._patience:
             first = trainer.global_step - self._steps_above
             raise DivergedError(
-                f"the loss has been above {self._loss_above:g} nats per character since step {first} and is {nats:.3g} "
-                f"now: lower lr={cast(LanguageModule, pl_module).lr:g}, or raise callbacks.divergence_guard.loss_above"
+                f"the loss has been above {self._loss_above:g} {module.task.objective.long} since step {first} and is "
+                f"{score:.3g} now: lower lr={module.lr:g}, or raise callbacks.divergence_guard.loss_above"
             )
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
@@ -86,7 +87,7 @@ class DivergenceGuard(Callback):
             return
         reason = str(exception)
         try:
-            layer = self._faulty_layer(trainer, cast(LanguageModule, pl_module), self._batch)
+            layer = self._faulty_layer(trainer, cast(TaskModule, pl_module), self._batch)
             where = f"; first not finite: {layer}" if layer else "; every layer is finite"
             exception.args = (f"{reason}{where}",)
             rank = local_rank()
@@ -98,7 +99,7 @@ class DivergenceGuard(Callback):
         except Exception as error:  # a full disk or a broken device must not hide why the run ended
             log.warning("the divergence could not be explained further: %s", one_line(error))
 
-    def _faulty_layer(self, trainer: pl.Trainer, module: LanguageModule, batch: Batch) -> str | None:
+    def _faulty_layer(self, trainer: pl.Trainer, module: TaskModule, batch: Batch) -> str | None:
         def forward() -> None:
             if self._batch_index is not None:  # a training batch
                 module.on_train_batch_start(batch, self._batch_index)  # draws the noise of that step again

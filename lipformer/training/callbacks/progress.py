@@ -14,8 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColum
 from rich.table import Column
 from rich.text import Text
 
+from lipformer import tasks
 from lipformer.training.callbacks.throughput import Throughput, describe_rate, describe_time_left, last_step
-from lipformer.training.metrics import bits
+from lipformer.training.task_module import TaskModule
 
 log = logging.getLogger(__name__)
 
@@ -157,7 +158,7 @@ class RichBar(Callback):
     def _look(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert self._progress is not None
         self._looked = time.perf_counter()
-        self._progress.line.figures = describe_progress(trainer)
+        self._progress.line.figures = describe_progress(trainer, cast(TaskModule, pl_module).task)
         rate, left = describe_rate(pl_module, self._throughput), describe_time_left(trainer, self._throughput)
         self._progress.update(self._progress.training, rate=rate, left=left)
 
@@ -176,15 +177,17 @@ class PlainLines(Callback):
         """Log the line."""
         rate, left = describe_rate(pl_module, self._throughput), describe_time_left(trainer, self._throughput)
         step = f"step {trainer.global_step}/{last_step(trainer)}"
-        log.info("%s", SEPARATOR.join([step, *describe_progress(trainer), rate, left]))
+        log.info(
+            "%s", SEPARATOR.join([step, *describe_progress(trainer, cast(TaskModule, pl_module).task), rate, left])
+        )
 
 
-def describe_progress(trainer: pl.Trainer) -> list[str]:
+def describe_progress(trainer: pl.Trainer, task: tasks.Task) -> list[str]:
     """Return the figures worth watching, the most important first.
 
-    Nats per character of the training text (since the last line of metrics) and of valid; the bits of the latter, or
-    of the former before there is one; the gradient's norm before clipping; and the attention's entropy as a share of
-    the largest possible, where a callback has it in a mapping ``latest``.
+    The task's objective on the training text (since the last line of metrics) and on valid; the measures derived from
+    the latter, or from the former before there is one (bits of nats); the gradient's norm before clipping; and the
+    attention's entropy as a share of the largest possible, where a callback has it in a mapping ``latest``.
     """
     metrics = trainer.callback_metrics
     latest: dict[str, float] = {}
@@ -192,13 +195,13 @@ def describe_progress(trainer: pl.Trainer) -> list[str]:
         found = getattr(callback, "latest", None)
         if isinstance(found, Mapping):  # a user's callback may call something else by this name
             latest |= found
-    shown, nats = [], None
-    for name, metric in (("train", "train/nats_per_char"), ("valid", "val/nats_per_char")):
-        if metric in metrics:
-            nats = float(metrics[metric])
-            shown.append(f"{name} {nats:.3f} nats")
-    if nats is not None:
-        shown.append(f"{bits(nats):.3f} bits")
+    shown, score = [], None
+    for name, prefix in (("train", "train"), ("valid", "val")):
+        if task.metric(prefix) in metrics:
+            score = float(metrics[task.metric(prefix)])
+            shown.append(f"{name} {score:.3f} {task.objective.unit}")
+    if score is not None:
+        shown += [f"{measure.of(score):.3f} {measure.unit}" for measure in task.derived]
     gradient = latest.get("stability/total/gradient_norm", metrics.get("train/gradient_norm"))
     if gradient is not None:
         shown.append(f"gradient {float(gradient):.3g}")

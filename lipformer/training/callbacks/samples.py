@@ -14,7 +14,7 @@ from lipformer.errors import one_line
 from lipformer.generate import sample
 from lipformer.modules import contracts
 from lipformer.training.loggers import log_samples
-from lipformer.training.module import LanguageModule
+from lipformer.training.task_module import TaskModule
 
 log = logging.getLogger(__name__)
 
@@ -46,11 +46,11 @@ class Samples(Callback):
         if not trainer.is_global_zero:
             return
         try:
-            self._write(trainer, cast(LanguageModule, pl_module))
+            self._write(trainer, cast(TaskModule, pl_module))
         except Exception as error:
             log.warning("no samples were written: %s", one_line(error))
 
-    def _write(self, trainer: pl.Trainer, module: LanguageModule) -> None:
+    def _write(self, trainer: pl.Trainer, module: TaskModule) -> None:
         data, longest = cast(Any, trainer).datamodule, contracts.longest_input(module.model)
         with torch.compiler.set_stance("force_eager"):  # sentences grow, and each length could be compiled anew
             sentences = sample(

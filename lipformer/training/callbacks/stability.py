@@ -25,7 +25,7 @@ from lipformer.telemetry.layers import pass_through, range_statistics
 from lipformer.telemetry.optimisation import TOTAL, UpdateWatch
 from lipformer.telemetry.probe import probe_batch
 from lipformer.training.callbacks.progress import last_step
-from lipformer.training.module import LanguageModule
+from lipformer.training.task_module import TaskModule
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class StabilityMonitor(Callback):
         loader: Any = trainer.datamodule.val_dataloader()  # type: ignore[attr-defined]
         end_id = loader.collate_fn.keywords["end_id"]
         self._probe = probe_batch(loader.dataset, self._sentences, end_id).to(pl_module.device)
-        model = cast(LanguageModule, pl_module).model
+        model = cast(TaskModule, pl_module).model
         self._updates, self._constants = UpdateWatch(model), LocalConstants(model, self._p)
 
     def on_before_optimizer_step(
@@ -93,14 +93,14 @@ class StabilityMonitor(Callback):
         cheap, dear = (self._due(trainer, trainer.global_step, period) for period in (self._every, self._dear_every))
         if (cheap or dear) and self._probe is not None:
             started = time.perf_counter()
-            self._measure(trainer, cast(LanguageModule, pl_module), self._probe, cheap, dear)
+            self._measure(trainer, cast(TaskModule, pl_module), self._probe, cheap, dear)
             self.seconds += time.perf_counter() - started
 
     def _due(self, trainer: pl.Trainer, step: int, period: int) -> bool:
         return step == 1 or step % period == 0 or step == last_step(trainer)
 
     def _measure(
-        self, trainer: pl.Trainer, module: LanguageModule, probe: Int[Tensor, "B N"], cheap: bool, dear: bool
+        self, trainer: pl.Trainer, module: TaskModule, probe: Int[Tensor, "B N"], cheap: bool, dear: bool
     ) -> None:
         assert self._updates is not None
         assert self._constants is not None
@@ -147,7 +147,7 @@ def _constants(constants: LocalConstants, ids: Int[Tensor, "B N"]) -> dict[str, 
     return {f"{name}/local_lipschitz": value for name, value in constants.measure(ids).items()}
 
 
-def _certify(module: LanguageModule, p: Norm, folder: Path) -> dict[str, float]:
+def _certify(module: TaskModule, p: Norm, folder: Path) -> dict[str, float]:
     """Certify the model, and leave its latest certificate in the run folder."""
     certificate = certify(module.model, p)
     replace_text(folder / "certificate.json", json.dumps(certificate.to_plain(), indent=2) + "\n")

@@ -7,7 +7,7 @@ from typing import cast
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import Callback
 
-from lipformer.training.module import LanguageModule
+from lipformer.training.task_module import TaskModule
 
 
 class Throughput(Callback):
@@ -24,7 +24,7 @@ class Throughput(Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock."""
-        self._tokens_before = cast(LanguageModule, pl_module).tokens_seen
+        self._tokens_before = cast(TaskModule, pl_module).tokens_seen
         self._steps_before = trainer.global_step
         self._started = time.perf_counter()
 
@@ -80,7 +80,7 @@ def last_step(trainer: pl.Trainer) -> int:
 
 def describe_rate(pl_module: pl.LightningModule, throughput: Throughput) -> str:
     """Return the tokens per second since training (re)started."""
-    return f"{throughput.tokens_per_second(cast(LanguageModule, pl_module).tokens_seen):,.0f} tokens/s"
+    return f"{throughput.tokens_per_second(cast(TaskModule, pl_module).tokens_seen):,.0f} tokens/s"
 
 
 def describe_time_left(trainer: pl.Trainer, throughput: Throughput) -> str:

@@ -1,0 +1,181 @@
+"""The training loop's view of a model, whatever the task: steps, sums, metrics, optimizer."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import pytorch_lightning as pl
+import torch
+from jaxtyping import Float
+from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from lipformer.data.collate import Batch
+from lipformer.data.loop_progress import align_loop_progress
+from lipformer.errors import DivergedError
+from lipformer.tasks import Task
+from lipformer.training.metrics import Average
+from lipformer.training.parameter_groups import parameter_groups
+from lipformer.training.regularizers import Regularized, no_regularizer
+
+Sums = tuple[Float[Tensor, ""], Float[Tensor, ""]]
+"""The objective summed over a batch, in float64, and the number of what it was summed over."""
+
+
+class TaskModule(pl.LightningModule):
+    """Trains a model on the objective of a task, a mean over all that is predicted.
+
+    A task has a class of its own that states `task` and `sums`.
+
+    Args:
+        model: the network.
+        optimizer: called with parameter groups.
+        schedule: learning-rate factor of an optimizer step.
+        regularizer: returns the outputs of a batch and a penalty to add to the loss, or None.
+        checkpoint_extras: stored in each checkpoint under ``lipformer``; plain containers only.
+        seed: of the noise of each step.
+        log_every_steps: optimizer steps between two lines of training metrics.
+
+    Attributes:
+        tokens_seen: trained on so far, by all ranks; of other tasks what they count.
+        batch_score: the objective's mean over the last training batch, of all ranks together.
+    """
+
+    task: ClassVar[Task]
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        optimizer: Callable[..., Optimizer],
+        schedule: Callable[[int], float],
+        checkpoint_extras: Mapping[str, Any],
+        seed: int,
+        log_every_steps: int,
+        regularizer: Callable[[Any, Batch], Regularized] = no_regularizer,
+    ):
+        super().__init__()
+        self.model: Any = model  # torch types attributes of modules as tensors
+        self.train_average = Average()
+        self.val_average = Average()
+        self.tokens_seen = 0
+        self.batch_score = 0.0
+        self._optimizer = optimizer
+        self._schedule = schedule
+        self._regularizer = regularizer
+        self._penalty: Tensor | None = None
+        self._extras = dict(checkpoint_extras)
+        self._seed = seed
+        self._log_every_steps = log_every_steps
+
+    @staticmethod
+    @abstractmethod
+    def sums(outputs: Any, batch: Batch) -> Sums:
+        """Return the objective summed over a batch, and over how many it was summed.
+
+        Training, validation and evaluation are made of these sums, so that no figure depends on how it was batched.
+
+        Args:
+            outputs: what the model returned for ``batch.inputs``.
+            batch: with the targets.
+        """
+
+    def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
+        """Seed the noise of this step from (seed, epoch, batch) alone, so that a resumed run draws the same."""
+        torch.manual_seed(hash((self._seed, self.current_epoch, batch_idx, self.global_rank)) % 2**63)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Return the mean of the objective over the batch, and the regularizer's penalty beside it."""
+        outputs, penalty = self._regularizer(self.model, batch)
+        total, count = self.sums(outputs, batch)
+        # Of all ranks together, so that all of them go on, or none does.
+        sums = self.trainer.strategy.reduce(torch.stack([total.detach(), count.double()]), reduce_op="sum").tolist()
+        self.batch_score, all_counted = sums[0] / sums[1], int(sums[1])
+        if not math.isfinite(self.batch_score):
+            raise DivergedError(f"the loss became {self.batch_score} at step {self.global_step}: lower lr={self.lr:g}")
+        self.train_average.update(total, count)
+        # Lightning averages gradients over ranks: times their number, divided by all their tokens, the mean is one
+        # over tokens whatever share of them each rank has.
+        self.tokens_seen += all_counted
+        loss = total * self.trainer.world_size / all_counted
+        if penalty is None:
+            return loss
+        if not torch.isfinite(penalty):
+            remedy = f"lower lr={self.lr:g}" if self.global_step else "the regularizer does not suit this model"
+            raise DivergedError(f"the penalty became {penalty.item()} at step {self.global_step}: {remedy}")
+        self._penalty = penalty.detach()
+        return loss + penalty
+
+    def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
+        """Log the gradient's norm before clipping, and stop on one that is not finite."""
+        norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters() if p.grad is not None])
+        if not torch.isfinite(norm) and not self._scaler_answers():
+            raise DivergedError(f"the gradient became {norm.item()} at step {self.global_step}: lower lr={self.lr:g}")
+        if (self.global_step + 1) % self._log_every_steps == 0:
+            self.log("train/gradient_norm", norm)
+            self.log(self.task.metric("train"), self.train_average.compute().float())
+            if self._penalty is not None:
+                self.log("train/regularizer", self._penalty.float())
+            self.log("train/lr", self.lr)
+            self.log("train/tokens", float(self.tokens_seen))
+            self.train_average.reset()
+
+    def _scaler_answers(self) -> bool:
+        """Whether float16's loss scale is what overflowed: its scaler skips such a step and takes a smaller scale.
+
+        It also raises the scale from time to time until a step overflows, so that these steps are no divergence.
+        """
+        scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+        return scaler is not None and scaler.get_scale() > 1
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
+        """Add the batch to the sums of the split, and return its own sum."""
+        total, count = self.sums(self.model(batch.inputs), batch)
+        self.val_average.update(total, count)
+        return total
+
+    def on_validation_epoch_end(self) -> None:
+        """Log the task's measures of the whole split."""
+        score = self.val_average.compute()
+        self.val_average.reset()
+        if not torch.isfinite(score):
+            raise DivergedError(
+                f"the validation became {score.item()} at step {self.global_step}: lower lr={self.lr:g}"
+            )
+        self.log("train/tokens", float(self.tokens_seen))  # the x axis of every row
+        self.log(self.task.metric("val"), score)
+        for measure in self.task.derived:
+            self.log(f"val/{measure.name}", measure.of(float(score)))
+
+    @property
+    def lr(self) -> float:
+        """Learning rate of the coming step."""
+        return self.trainer.optimizers[0].param_groups[0]["lr"]
+
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
+        """Return the optimizer, and its schedule by steps."""
+        optimizer = self._optimizer(parameter_groups(self.model))
+        scheduler = LambdaLR(optimizer, self._schedule)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Add what makes the checkpoint sufficient by itself, and the sums that the next log line is made of."""
+        sums = {
+            "tokens_seen": self.tokens_seen,
+            "nats": float(self.train_average.total),  # by the names of version 0.1.0, whatever the task
+            "tokens": int(self.train_average.count),
+        }
+        checkpoint["lipformer"] = {**self._extras, **sums}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Restore the sums, and let an unfinished validation be forgotten: its own sums are gone."""
+        extras = checkpoint["lipformer"]
+        self.tokens_seen = extras["tokens_seen"]
+        self.train_average.update(torch.tensor(extras["nats"], dtype=torch.float64), torch.tensor(extras["tokens"]))
+        align_loop_progress(checkpoint)
+        validation = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
+        for counts in (validation["current"], validation["total"]):
+            counts.update(dict.fromkeys(counts, 0))
