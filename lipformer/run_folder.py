@@ -28,8 +28,8 @@ class Outcome:
             another signal), or ``killed``: its process is gone, and left no other status.
         exit_code: of the process, were this its only job; None where it is not known: running, or killed.
         reason: one line; empty where the job finished.
-        best: best ``val/nats_per_char`` of a training, the nats per character of an evaluation; None where it
-            was not reached.
+        best: best value of the task's objective on valid, such as nats per character; of an evaluation its figure;
+            None where it was not reached.
     """
 
     status: str = "finished"
