@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.modules.dropout import Dropout
+from lipformer.options.model import LSTMOptions
 
 GATES = 4
 """Input, forget, cell, output: in this order torch stacks their rows."""
@@ -32,6 +33,9 @@ class CharLSTM(nn.Module):
         dropout: probability of dropping a feature of a layer's output.
         forget_bias: of the forget gates at first.
 
+    Raises:
+        ValueError: ``dropout`` is outside [0, 1), or `forget_bias` no number.
+
     References: Hochreiter, Schmidhuber 1997; Gers, Schmidhuber, Cummins 2000 (forget gate); Jozefowicz, Zaremba,
     Sutskever 2015, sec. 4 (its bias of 1); Saxe, McClelland, Ganguli 2014, arXiv 1312.6120 (orthogonal weights).
     """
@@ -46,9 +50,10 @@ class CharLSTM(nn.Module):
         depth: int,
         context: int,
         dropout: float = 0.0,
-        forget_bias: float = 1.0,
+        forget_bias: float = LSTMOptions.forget_bias,
     ):
         super().__init__()
+        LSTMOptions.check(forget_bias=forget_bias)
         self.context = context
         self.width = width
         self.embedding = nn.Embedding(vocabulary_size, width)

@@ -1,6 +1,7 @@
 """Another model than the Transformer, all the way: trained, interrupted, continued, evaluated, reported, swept."""
 
 import json
+import math
 import subprocess
 import sys
 
@@ -10,7 +11,7 @@ import yaml
 from programs import ROOT, evaluate, train, write_text
 from test_resume import STEPS, assert_equal_ends, interrupt_at
 
-from lipformer import load_run
+from lipformer import certify, load_run
 from lipformer.lstm import CharLSTM
 
 LSTM = (
@@ -50,6 +51,8 @@ def test_a_run_says_only_what_its_model_is_made_of(lstm):
 def test_it_is_watched_reported_and_writes(lstm):
     metrics = json.loads((lstm / "metrics.json").read_text())
     assert metrics["stability/lstm/gradient_norm"] > 0
+    assert metrics["stability/trunk/local_lipschitz"] > 0
+    assert "not measured any more" not in (lstm / "train.log").read_text()
     assert metrics["best/val/nats_per_char"] < 3
     assert json.loads((lstm / "samples.json").read_text())["sentences"]
     assert "CharLSTM" in (lstm / "report.html").read_text()
@@ -76,6 +79,24 @@ def test_it_is_evaluated_and_generates(lstm, tmp_path, monkeypatch, capsys):
     sentences = json.loads((written / "samples.json").read_text())["sentences"]
     assert len(sentences) == 2
     assert all(len(sentence) < 64 for sentence in sentences), "as long as it was trained on"
+
+
+def test_it_has_no_certificate_and_says_why(lstm, tmp_path, monkeypatch, capsys):
+    certificate = certify(load_run(lstm).model)
+    trunk, head = certificate.rows
+    assert (trunk.name, trunk.bound, trunk.caveat) == ("trunk", math.inf, CharLSTM.caveat)
+    assert math.isfinite(head.bound)
+    assert certificate.trunk == certificate.logits == math.inf
+    assert evaluate(monkeypatch, f"checkpoint={lstm}", "study=certify", f"hydra.run.dir={tmp_path / 'study'}") == 0
+    assert CharLSTM.caveat in capsys.readouterr().out
+    plain = json.loads((tmp_path / "study" / "certificate.json").read_text())
+    assert plain["trunk"] == "inf"
+
+
+def test_its_local_constant_can_be_penalised(text, tmp_path, monkeypatch):
+    options = ("model=lstm", "regularizer=jacobian", f"data.train={text}", f"hydra.run.dir={tmp_path / 'run'}")
+    assert train(monkeypatch, *options) == 0
+    assert "train/regularizer" in (tmp_path / "run" / "metrics.csv").read_text()
 
 
 def test_models_are_swept_beside_each_other(text, tmp_path, monkeypatch, capsys):

@@ -1,48 +1,17 @@
-"""Options of the models, and which keys of the root each of them reads."""
+"""Which keys of the root a model reads: what it is built of, what may be typed, and what its runs store."""
 
-import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import MISSING
-
-from lipformer.config.checks import require, value_of
+from lipformer.config.checks import value_of
 from lipformer.errors import UsageError
+from lipformer.options.model import MODEL_GROUPS, MODEL_SCALARS, ModelOptions
 
-MODEL_SCALARS = ("width", "heads", "depth", "context", "dropout")
-MODEL_GROUPS = ("attention", "norm", "residual", "feedforward", "position", "embedding", "linear")
 ALWAYS_READ = "context"
 """The corpus reads it too, whatever the model."""
 
 
-@dataclass
-class ModelConfig:
-    """A model's class; its other options are the class's own.
-
-    Attributes:
-        reads: keys (`MODEL_SCALARS`) and groups (`MODEL_GROUPS`) of the root that it is called with, by these names.
-    """
-
-    _target_: str = MISSING
-    reads: list[str] = MISSING
-
-    def __post_init__(self) -> None:
-        keys_read(self)
-
-
-@dataclass
-class LSTMConfig(ModelConfig):
-    """Options of `lstm`."""
-
-    forget_bias: float = MISSING
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(math.isfinite(self.forget_bias), "model.forget_bias", self.forget_bias, "a number")
-
-
-def keys_read(model: ModelConfig | Mapping[str, Any]) -> list[str]:
+def keys_read(model: ModelOptions | Mapping[str, Any]) -> list[str]:
     """Return the keys and groups of the root that a model reads.
 
     Args:
@@ -58,7 +27,7 @@ def keys_read(model: ModelConfig | Mapping[str, Any]) -> list[str]:
     return keys
 
 
-def refuse_unread(model: ModelConfig | Mapping[str, Any], typed: Iterable[str]) -> None:
+def refuse_unread(model: ModelOptions | Mapping[str, Any], typed: Iterable[str]) -> None:
     """Refuse a typed group that the model does not read; scalars may stand for the other models of a sweep.
 
     Args:

@@ -8,18 +8,18 @@ from typing import Any, cast
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from lipformer.config import callbacks, data, evaluate, loggers, model, optimisation, parts, task, train, trainer
+from lipformer.config import callbacks, data, evaluate, loggers, optimisation, parts, train, trainer
 from lipformer.config.checks import Factory
 from lipformer.config.listing import list_groups, list_options
 from lipformer.errors import UsageError
-from lipformer.options import Options, attention
+from lipformer.options import Options, attention, model
 
 SCHEMAS: dict[str, type] = {
     "train": train.TrainConfig,
     "evaluate": evaluate.EvaluateConfig,
-    "task": task.TaskConfig,
-    "model/model": model.ModelConfig,
-    "model/lstm": model.LSTMConfig,
+    "task": model.TaskOptions,
+    "model/model": model.ModelOptions,
+    "model/lstm": model.LSTMOptions,
     "attention/plain": attention.AttentionOptions,
     "attention/tied_l2": attention.TiedL2Options,
     "attention/contractive_l2": attention.ContractiveL2Options,
