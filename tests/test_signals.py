@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from programs import ROOT, TINY, start_train, train, wait_for, write_text
+from programs import ROOT, TINY, evaluate, start_train, train, wait_for, write_text
 
 from lipformer.errors import UsageError
 from lipformer.report import write_report
@@ -178,6 +178,15 @@ def test_a_signal_calls_off_the_rest_of_a_sweep(text, tmp_path, monkeypatch):
     assert train(monkeypatch, *sweep) == 138
     assert read_outcome(tmp_path / "sweep" / "0").status == "terminated"
     assert not (tmp_path / "sweep" / "1").exists()
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_a_signal_ends_an_evaluation_too(name, tiny_run, tmp_path, monkeypatch):
+    monkeypatch.setattr("lipformer.training.evaluate.measure", lambda *a, **k: signal.raise_signal(number))
+    number, folder = getattr(signal, name), tmp_path / "evaluation"
+    assert evaluate(monkeypatch, f"checkpoint={tiny_run}", f"hydra.run.dir={folder}") == CODES[name]
+    outcome = read_outcome(folder)
+    assert (outcome.status, outcome.reason) == ("terminated", f"terminated by the system ({name})")
 
 
 class TestSignalWatch:
