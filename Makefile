@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo test test-all lint format bench wheel clean
+.PHONY: help setup browser demo figures test test-all lint format bench wheel clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -7,6 +7,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # One folder a demo, so that nothing is overwritten and evaluate.py finds what train.py made.
 DEMO := runs/demo/$(shell date +%Y-%m-%d_%H-%M-%S)-$(shell echo $$PPID)
+# The studies that draw figures, separated by commas, and where they go; an earlier set is moved aside, never deleted.
+STUDIES := layer_norm
+FIGURES := runs/figures
 PYTEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 help:  ## List what can be made
@@ -30,7 +33,12 @@ browser:  ## Install a Chromium for the tests of the report, where apt-get may (
 demo: $(READY)  ## Train an invertible model for a few minutes, then print its test figures, certificate and three sentences
 	$(BIN)/python train.py experiment=certified name=demo hydra.run.dir=$(DEMO)
 	$(BIN)/python evaluate.py checkpoint=$(DEMO) split=test study=certify
-	$(BIN)/python evaluate.py checkpoint=$(DEMO) split=test generate.samples=3
+	$(BIN)/python evaluate.py checkpoint=$(DEMO) generate.samples=3
+
+figures: $(READY)  ## Run every study with a figure in its quick form; an overview of the claims is runs/figures/claims.html
+	[ ! -e $(FIGURES) ] || mv $(FIGURES) $(FIGURES)-until-$(shell date +%Y-%m-%d_%H-%M-%S)
+	$(BIN)/python evaluate.py -m study=$(STUDIES) study.scale=quick \
+	  hydra.sweep.dir=$(FIGURES) 'hydra.sweep.subdir=$${hydra:runtime.choices.study}'
 
 test: $(READY)  ## Run the tests
 	$(PYTEST) -m "not slow"

@@ -5,7 +5,6 @@ then are torch and Lightning imported. Exit codes: 0 finished, 1 error, 2 usage 
 130 interrupted; 129, 138 and 143 terminated by HUP, USR1 and TERM.
 """
 
-import importlib
 import os
 import sys
 import traceback
@@ -20,6 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from lipformer.config import conf_dir, refuse_unread, register, to_plain, typed_keys, validate, without_unread
+from lipformer.config.evaluate import refuse_old_spellings
 from lipformer.errors import UsageError
 from lipformer.openmp import limit_spinning
 from lipformer.run_folder import Outcome, claim_folder, local_rank, recorded
@@ -27,13 +27,6 @@ from lipformer.run_folder import Outcome, claim_folder, local_rank, recorded
 limit_spinning()  # nothing above imports torch, which loads OpenMP
 
 FULL_ERROR = "HYDRA_FULL_ERROR"
-EVALUATIONS = {
-    None: ("lipformer.training.evaluate", "run_evaluation"),
-    "certify": ("lipformer.studies.certify", "run_certify"),
-    "report": ("lipformer.studies.report", "run_report"),
-    "workspace": ("lipformer.studies.workspace", "run_workspace"),
-}
-"""What each study of evaluate.py is done by; imported when it is asked for."""
 
 
 def train() -> None:
@@ -43,6 +36,11 @@ def train() -> None:
 
 def evaluate() -> None:
     """Entry point of ``evaluate.py``: compose, evaluate, leave with the outcome's exit code."""
+    try:
+        refuse_old_spellings(sys.argv[1:])
+    except UsageError as error:
+        _print_error(str(error))
+        sys.exit(error.exit_code)
     _run("evaluate", _evaluate)
 
 
@@ -82,9 +80,9 @@ def _evaluate(config: DictConfig, folder: Path) -> float | None:
     settings = validate(config)
     claim_folder(folder)
     with recorded(folder, "evaluate") as outcome:
-        module, function = EVALUATIONS[settings.study]
-        evaluation = getattr(importlib.import_module(module), function)
-        outcome.best = evaluation(settings, folder)
+        from lipformer.studies.study import open_study
+
+        outcome.best = open_study(settings.study).run(settings, folder)
         return outcome.best
 
 

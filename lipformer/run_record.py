@@ -145,8 +145,8 @@ def find_runs(pattern: str) -> list[Path]:
             runs.setdefault(os.path.realpath(path), path)
     if not runs:
         raise UsageError(
-            f"runs={pattern}: no run folder there (one with config.yaml and metrics.csv); give a glob of run folders, "
-            "in quotes, such as 'runs/*/*'"
+            f"study.runs={pattern}: no run folder there (one with config.yaml and metrics.csv); give a glob of "
+            "run folders, in quotes, such as 'runs/*/*'"
         )
     return sorted(runs.values())
 

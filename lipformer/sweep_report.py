@@ -1,6 +1,7 @@
 """The table at the end of a sweep: one line a job, whatever became of it."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ NEVER_ENDED = Outcome("failed", 1, "it left no status.json: it was killed, or ne
 
 
 class SweepReport(Callback):
-    """Prints the jobs of a sweep and ends the process with 1 if one failed, else 3 if one diverged."""
+    """Prints the jobs of a sweep, gathers their claims, ends the process with 1 if one failed, else 3 if diverged."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Refuse a folder in use: no job would write into it, and the report would be of the sweep before."""
@@ -43,6 +44,7 @@ class SweepReport(Callback):
         jobs = list_jobs(Path(config.hydra.sweep.dir))
         # In a file or a pipe a line is as long as it needs to be: a folded path cannot be searched for.
         Console(width=None if sys.stdout.isatty() else WIDE).print(sweep_table(jobs))
+        _gather_claims(Path(config.hydra.sweep.dir), jobs)
         statuses = {job.outcome.status for job in jobs}
         if statuses - {"finished", "diverged"}:
             sys.exit(1)
@@ -65,6 +67,20 @@ class Job:
     overrides: list[str]
     outcome: Outcome
     task: Task = LANGUAGE
+
+
+def _gather_claims(sweep: Path, jobs: Sequence[Job]) -> None:
+    """Write ``claims.html`` of the jobs that tested claims, where there are some."""
+    studies = [(_study_name(job), sweep / job.name) for job in jobs]
+    studies = [(name, folder) for name, folder in studies if (folder / "claims.json").is_file()]
+    if studies:
+        from lipformer.studies.claims_page import PAGE, write_claims_page
+
+        print(f"claims and figures: {write_claims_page(studies, sweep / PAGE)}")
+
+
+def _study_name(job: Job) -> str:
+    return next((text.removeprefix("study=") for text in job.overrides if text.startswith("study=")), job.name)
 
 
 def list_jobs(sweep: Path) -> list[Job]:

@@ -9,7 +9,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import OverrideParseException
 from omegaconf import DictConfig
 
-from lipformer.config import conf_dir
+from lipformer.config import conf_dir, study_options
 
 
 def explain(error: BaseException, config_name: str) -> str:
@@ -51,6 +51,11 @@ def _nearest(key: str, config_name: str) -> str:
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         known = _keys(compose(config_name), "")
+    if config_name == "evaluate":
+        having = study_options()
+        if key in having and key not in known:
+            return f": it is an option of {' and '.join(having[key])}"
+        known += having
     return suggest(key, known)
 
 

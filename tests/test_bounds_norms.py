@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipformer.bounds import theorems
+from lipformer.bounds.empirical import steepest_token
 
 F64 = torch.float64
 WIDTHS = (1, 2, 3, 4, 7, 16, 57, 80)
@@ -125,6 +126,31 @@ def test_layer_norm_attains_the_inf_norm(width):
     assert best >= constant * (1 - 1e-5)
     if width <= 57:
         assert constant.item() == pytest.approx(2 / math.sqrt(eps) * 2 * (width - 1) / width, rel=1e-12)
+
+
+@pytest.mark.parametrize("width", [2, 3, 10, 57, 58, 64, 200, 512])
+@pytest.mark.parametrize("eps", [1.0, 1e-5])
+def test_the_steepest_token_attains_the_inf_norm(width, eps):
+    gamma = torch.ones(width, dtype=F64)
+    token = steepest_token(width, eps)
+    assert token.shape == (width,)
+    assert (token.abs().max() > 0) == (width > 57)
+    constant = theorems.layer_norm_bound(gamma, eps, math.inf).item()
+    assert steepest(layer_norm(gamma, eps), token[None], math.inf).item() == pytest.approx(constant, rel=1e-12)
+
+
+def test_the_bound_by_row_sums():
+    """Above the constant at every width, and not by a factor of two."""
+    for width in (1, 2, 3, 8, 57, 64, 128, 512, 4096):
+        gamma = torch.linspace(-3, 2, width)
+        loose, exact = (
+            theorems.layer_norm_row_sum_bound(gamma, 1e-5).item(),
+            theorems.layer_norm_bound(gamma, 1e-5, math.inf).item(),
+        )
+        assert exact <= loose < 2 * exact or width == 1
+    assert theorems.layer_norm_row_sum_bound(torch.ones(4), 1.0).item() == pytest.approx(1.5 + 1 / (3 * math.sqrt(3)))
+    assert theorems.layer_norm_row_sum_bound(torch.ones(4), 0.0) == math.inf
+    assert theorems.layer_norm_row_sum_bound(torch.tensor([1.0, math.nan]), 1.0) == math.inf
 
 
 @pytest.mark.parametrize("width", [1, 3, 4, 5, 9, 40])

@@ -12,7 +12,7 @@ from programs import ROOT, write_text
 from torch.nn import functional as F
 
 from lipformer import cli
-from lipformer.config.evaluate import EvaluateConfig, GenerateConfig, WorkspaceConfig
+from lipformer.config.evaluate import EvaluateConfig, GenerateConfig
 from lipformer.data.collate import collate
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import UsageError
@@ -25,9 +25,11 @@ from lipformer.modules.linear import dense
 from lipformer.modules.norms import LayerNorm
 from lipformer.modules.position import LearnedPosition
 from lipformer.modules.residual import PreNorm
+from lipformer.options.study import ScoreOptions
 from lipformer.run_folder import read_outcome
+from lipformer.studies.measured import measure
+from lipformer.studies.opening import choose_device, open_split
 from lipformer.training.checkpoint import load_run
-from lipformer.training.evaluate import choose_device, measure, open_split
 
 CPU = torch.device("cpu")
 
@@ -57,17 +59,13 @@ def settings(**changes):
     generate = GenerateConfig(0, "", 1.0, None, None, 0, None)
     options = {
         "checkpoint": "",
-        "runs": None,
         "which": "best",
         "split": "test",
         "max_length": "training",
         "batch_tokens": 1000,
         "accelerator": "cpu",
         "threads": None,
-        "study": None,
-        "p": "mixed",
-        "length": None,
-        "workspace": WorkspaceConfig("lipformer", None),
+        "study": ScoreOptions("lipformer.studies.score.ScoreStudy"),
         "data": {},
         "generate": generate,
         "allow_targets": [],
@@ -126,6 +124,7 @@ def test_the_table_is_complete_where_nobody_watches(evaluate, tiny_run, monkeypa
 
 def test_the_run_is_only_read(evaluate, tiny_run):
     before = fingerprint(tiny_run)
+    evaluate()
     evaluate("generate.samples=2")
     assert fingerprint(tiny_run) == before
 
@@ -297,9 +296,18 @@ def test_sentences_are_printed_and_kept(evaluate, tiny_run):
         assert f"\n{number}  {sentence}\n" in out
 
 
+def test_who_writes_does_not_score(evaluate, tmp_path):
+    """And reads no corpus, so that one that is not there is no matter."""
+    code, figures, out, err = evaluate("generate.samples=2", f"data.test={tmp_path / 'nowhere.txt'}")
+    assert (code, err) == (0, "")
+    assert figures is None
+    assert "nats" not in out
+    assert {file.name for file in evaluate.folder.iterdir()} == {"samples.json", "status.json", "evaluate.log"}
+    assert read_outcome(evaluate.folder).best is None
+
+
 def test_no_sentences_unless_asked_for(evaluate):
-    _, _, out, _ = evaluate()
-    assert "Sentences" not in out
+    evaluate()
     assert not (evaluate.folder / "samples.json").exists()
 
 
@@ -319,11 +327,11 @@ def run_program(*arguments, folder):
 
 
 def test_evaluation_in_a_process_of_its_own(tiny_run, tmp_path):
-    done = run_program(f"checkpoint={tiny_run}", "generate.samples=1", "threads=1", folder=tmp_path)
+    done = run_program(f"checkpoint={tiny_run}", "threads=1", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     (folder,) = (tmp_path / "runs" / "evaluate").iterdir()
-    assert {p.name for p in folder.iterdir()} == {"metrics.json", "samples.json", "status.json", "evaluate.log"}
+    assert {p.name for p in folder.iterdir()} == {"metrics.json", "status.json", "evaluate.log"}
 
 
 @pytest.mark.parametrize("kind", ["truncated", "code in the configuration"])

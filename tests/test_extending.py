@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import json
 import re
 import shlex
 import subprocess
@@ -16,6 +17,7 @@ from programs import ROOT, TINY, write_text
 
 from lipformer import cli
 from lipformer.modules import contracts
+from lipformer.run_folder import read_outcome
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 FILES = dict(re.findall(r"```(?:python|yaml)\n# (\S+\.(?:py|yaml))\n(.*?)```", PAGE, re.DOTALL))
@@ -66,7 +68,7 @@ def law_row() -> tuple[Kind, list]:
 def test_the_page_has_what_is_tested_here():
     listed = re.findall(r"^    (\S+\.(?:py|yaml)) ", PAGE, re.MULTILINE)
     assert sorted(listed) == sorted(FILES)
-    assert len(COMMANDS) == 8
+    assert len(COMMANDS) == 9
     assert LOADING is not None
 
 
@@ -100,6 +102,12 @@ def test_train_evaluate_resume_and_load(folder, monkeypatch, capsys):
         [sys.executable, *typed(as_a_key), "--cfg", "job"], capture_output=True, text=True, timeout=60
     )
     assert "_target_: my_package.mean_shift.MeanShiftAttention" in composed.stdout, composed.stderr
+
+    (study,) = [command for command in COMMANDS if "study=constants" in command]
+    assert run_here(monkeypatch, [*typed(study, folder / "run"), "hydra.run.dir=study"]) == 0
+    assert "largest constant: " in capsys.readouterr().out
+    (constant,) = json.loads((folder / "study" / "constants.json").read_text())
+    assert read_outcome(folder / "study").best == constant
 
     exec(compile(LOADING[1].replace("<run folder>", str(folder / "run")), "extending.md", "exec"), {})
     printed = capsys.readouterr().out

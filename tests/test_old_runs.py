@@ -83,7 +83,7 @@ def _watched(folder: Path) -> list[str]:
 
 def test_they_are_reported_beside_each_other(tmp_path, monkeypatch):
     folder = tmp_path / "report"
-    assert evaluate(monkeypatch, "study=report", f"runs='{OLD_RUNS}/*'", f"hydra.run.dir={folder}") == 0
+    assert evaluate(monkeypatch, "study=report", f"study.runs='{OLD_RUNS}/*'", f"hydra.run.dir={folder}") == 0
     page = (folder / "report.html").read_text()
     records = [read_record(OLD_RUNS / name) for name in NAMES]
     assert all(record.series and record.certificate and record.outcome for record in records)

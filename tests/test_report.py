@@ -10,7 +10,6 @@ import re
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 
 import bokeh
 import numpy as np
@@ -25,7 +24,7 @@ from lipformer.report.tables import Cell, certificate_table, facts, fixed, runs_
 from lipformer.report.text import visible
 from lipformer.report.thinning import bucket_columns, thin
 from lipformer.run_record import RunRecord, Series, read_record
-from lipformer.studies.report import printed, run_report
+from lipformer.studies.report import ReportStudy, printed
 
 VOID = {"meta", "link", "img", "br", "hr", "input", "line", "wbr"}
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&<!--"
@@ -390,13 +389,13 @@ def test_study_writes_the_page_and_prints_a_row_for_each_run(tmp_path, capsys):
     two_runs(tmp_path / "runs", steps=600)
     (tmp_path / "runs" / "no run").mkdir()
     (tmp_path / "out").mkdir()
-    run_report(SimpleNamespace(runs=f"{tmp_path}/runs/*"), tmp_path / "out")
+    ReportStudy(runs=f"{tmp_path}/runs/*").run(None, tmp_path / "out")
     assert "2 runs" in Page((tmp_path / "out" / "report.html").read_text(encoding="utf-8")).words
     assert (tmp_path / "out" / "figures" / "learning.png").is_file()
     rows = [line for line in capsys.readouterr().out.splitlines() if "Attention" in line]
     assert ["dot_product" in row and "inf" in row for row in rows] == [True, False]
     with pytest.raises(UsageError, match="no run folder there"):
-        run_report(SimpleNamespace(runs=f"{tmp_path}/nothing/*"), tmp_path / "out")
+        ReportStudy(runs=f"{tmp_path}/nothing/*").run(None, tmp_path / "out")
 
 
 def test_facts_leave_out_what_is_not_known(tmp_path):
@@ -488,13 +487,13 @@ def test_study_leaves_out_what_cannot_be_read_or_shown(tmp_path, monkeypatch, ca
 
     monkeypatch.setattr("lipformer.studies.report.read_record", read)
     with caplog.at_level(logging.WARNING):
-        run_report(SimpleNamespace(runs=f"{tmp_path}/runs/*"), tmp_path)
+        ReportStudy(runs=f"{tmp_path}/runs/*").run(None, tmp_path)
     left_out = [record.getMessage() for record in caplog.records]
     assert [Path(line.partition(":")[0]).name for line in left_out] == ["unreadable", "unshowable"]
     assert "too deep" in left_out[0]
     assert "good" in Page((tmp_path / "report.html").read_text(encoding="utf-8")).words
     with pytest.raises(LipformerError, match="no run is left"):
-        run_report(SimpleNamespace(runs=f"{tmp_path}/runs/un*"), tmp_path)
+        ReportStudy(runs=f"{tmp_path}/runs/un*").run(None, tmp_path)
 
 
 def test_study_does_without_figures_that_fail(tmp_path, monkeypatch, caplog):
@@ -502,6 +501,6 @@ def test_study_does_without_figures_that_fail(tmp_path, monkeypatch, caplog):
         write_run(tmp_path / "runs" / name, steps=100, every=10, telemetry=False)
     monkeypatch.setattr("lipformer.figures.compare_runs", lambda records, folder: 1 / 0)
     with caplog.at_level(logging.WARNING):
-        run_report(SimpleNamespace(runs=f"{tmp_path}/runs/*"), tmp_path)
+        ReportStudy(runs=f"{tmp_path}/runs/*").run(None, tmp_path)
     assert (tmp_path / "report.html").is_file()
     assert "no figures: ZeroDivisionError" in caplog.text

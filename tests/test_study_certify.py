@@ -120,7 +120,9 @@ def test_caches_of_matplotlib_are_no_news(caplog):
 
 def test_an_infinite_certificate_is_said_in_red_and_in_one_line(study, tiny_run, tmp_path):
     checkpoint = checkpoint_of(tiny_run, tmp_path / "post_norm.ckpt", residual="residual.PostNorm")
-    code, folder, out, _ = study("study=certify", "p=inf", "length=30", "max_length=30", checkpoint=checkpoint)
+    code, folder, out, _ = study(
+        "study=certify", "study.p=inf", "study.length=30", "max_length=30", checkpoint=checkpoint
+    )
     assert code == 0
     assert {file.name for file in folder.iterdir()} == FILES
     written = json.loads((folder / "certificate.json").read_text())
@@ -149,7 +151,7 @@ def test_figures_are_those_of_a_plain_evaluation(study):
     _, plain, out, _ = study()
     assert {file.name for file in plain.iterdir()} == {"metrics.json", "status.json", "evaluate.log"}
     assert "ertif" not in out
-    _, folder, out, _ = study("study=certify", "p=2")
+    _, folder, out, _ = study("study=certify", "study.p=2")
     plain, certified = (json.loads((where / "metrics.json").read_text()) for where in (plain, folder))
     assert set(plain) < set(certified)
     assert certified["test/nats_per_char"] == pytest.approx(plain["test/nats_per_char"], rel=1e-5)
@@ -163,14 +165,15 @@ def test_figures_are_those_of_a_plain_evaluation(study):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ("study=certfy", ["study=certfy", "certify, report, workspace, or null"]),
-        ("study=certify p=3", ["p=3", "mixed, 2, inf"]),
-        ("study=certify length=0", ["length=0", "at least 1"]),
-        ("study=certify length=65", ["length=65", "the model reads at most 64"]),
-        ("study=certify length=20", ["length=20", "beyond the certificate", "length=", "max_length=20"]),
-        ("p=2", ["p=2", "without study=certify"]),
-        ("length=9", ["length=9", "without study=certify"]),
-        ("study=certify generate.samples=1", ["generate.samples=1", "study=certify"]),
+        ("study=certfy", ["study=certfy", "did you mean certify?"]),
+        ("study=certify study.p=3", ["study.p=3", "mixed, 2, inf"]),
+        ("study=certify study.length=0", ["study.length=0", "at least 1"]),
+        ("study=certify study.length=65", ["study=certify", "length=65", "the model reads at most 64"]),
+        (
+            "study=certify study.length=20",
+            ["study.length=20", "beyond the certificate", "study.length=", "max_length=20"],
+        ),
+        ("study=certify generate.samples=1", ["generate.samples=1", "study=score"]),
     ],
 )
 def test_wrong_options(study, options, words):

@@ -3,7 +3,6 @@
 import json
 import re
 import sys
-from types import SimpleNamespace
 
 import pytest
 from programs import ROOT, train, write_text
@@ -11,7 +10,7 @@ from wandb_account import no_account, server_of_our_own  # noqa: F401
 
 from lipformer import cli
 from lipformer.errors import LipformerError, UsageError
-from lipformer.studies.workspace import build_workspace, run_workspace
+from lipformer.studies.workspace import WorkspaceStudy, build_workspace
 
 pytest.importorskip("wandb_workspaces", reason="needs the extra: pip install 'lipformer[workspace]'")
 
@@ -37,8 +36,8 @@ def sections_of(spec):
     return {section["name"]: section["panels"] for section in spec["panelBankConfig"]["sections"]}
 
 
-def settings(entity="us", project="ours"):
-    return SimpleNamespace(workspace=SimpleNamespace(entity=entity, project=project))
+def save(folder, entity="us", project="ours"):
+    WorkspaceStudy(project=project, entity=entity).run(None, folder)
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +114,7 @@ def test_the_documentation_says_how_to_make_each_panel_by_hand(spec):
 
 @pytest.mark.parametrize("entity", ["us", None])
 def test_saved(server, tmp_path, entity, spec):
-    run_workspace(settings(entity), tmp_path)
+    save(tmp_path, entity)
     (view,) = server.views
     assert (view["entityName"], view["projectName"], view["type"]) == ("us", "ours", "project-view")
     assert view["displayName"] == "lipformer: stability"
@@ -132,7 +131,7 @@ def without_ids(content):
 
 
 def test_the_program_says_where_it_is(server, monkeypatch, tmp_path, capsys):
-    arguments = ["evaluate.py", "study=workspace", "workspace.project=ours", f"hydra.run.dir={tmp_path / 'evaluation'}"]
+    arguments = ["evaluate.py", "study=workspace", "study.project=ours", f"hydra.run.dir={tmp_path / 'evaluation'}"]
     monkeypatch.setattr(sys, "argv", arguments)
     monkeypatch.setenv(cli.FULL_ERROR, "0")
     with pytest.raises(SystemExit) as exit_:
@@ -148,20 +147,20 @@ def test_the_program_says_where_it_is(server, monkeypatch, tmp_path, capsys):
 def test_no_key(server, monkeypatch, tmp_path):
     monkeypatch.delenv("WANDB_API_KEY")
     with pytest.raises(UsageError, match=r"^study=workspace: no API key; run `wandb login`$"):
-        run_workspace(settings(), tmp_path)
+        save(tmp_path)
     assert server.asked == []
 
 
 def test_the_extra_is_not_installed(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "wandb_workspaces.workspaces", None)
     with pytest.raises(UsageError, match=r"^study=workspace: not installed; pip install 'lipformer\[workspace\]'$"):
-        run_workspace(settings(), tmp_path)
+        save(tmp_path)
 
 
 def test_an_account_without_a_default_entity(server, tmp_path):
     server.default_entity = None
-    with pytest.raises(UsageError, match=r"no default entity; set workspace\.entity="):
-        run_workspace(settings(entity=None), tmp_path)
+    with pytest.raises(UsageError, match=r"no default entity; set study\.entity="):
+        save(tmp_path, entity=None)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +170,7 @@ def test_an_account_without_a_default_entity(server, tmp_path):
 def test_the_service_refuses(server, tmp_path, faults, entity):
     server.faults.update(faults)
     with pytest.raises(LipformerError, match=r"^study=workspace: wandb did not take it: .*; check the key") as error:
-        run_workspace(settings(entity), tmp_path)
+        save(tmp_path, entity)
     assert "\n" not in str(error.value)
     assert list(tmp_path.glob("workspace.json")) == []
 
@@ -181,4 +180,4 @@ def test_the_service_does_not_answer(server, monkeypatch, tmp_path, fault):
     monkeypatch.setattr("wandb.Api._HTTP_TIMEOUT", 1)  # seconds; what $WANDB_HTTP_TIMEOUT says
     server.faults["*"] = fault
     with pytest.raises(LipformerError, match=r"^study=workspace: wandb did not take it: .*check .*the network"):
-        run_workspace(settings(), tmp_path)
+        save(tmp_path)

@@ -10,7 +10,7 @@ from lipformer.config.data import DataConfig
 from lipformer.config.evaluate import EvaluateConfig
 from lipformer.config.model import MODEL_GROUPS, MODEL_SCALARS, keys_read, refuse_unread, without_unread
 from lipformer.config.places import conf_dir
-from lipformer.config.store import register, to_plain, validate
+from lipformer.config.store import register, study_options, to_plain, validate
 from lipformer.config.train import NO_REGULARIZER, TrainConfig
 from lipformer.config.typed import typed_keys
 
@@ -25,6 +25,7 @@ __all__ = [
     "keys_read",
     "refuse_unread",
     "register",
+    "study_options",
     "to_plain",
     "typed_keys",
     "validate",

@@ -1,18 +1,28 @@
 """The root of `conf/evaluate.yaml`."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from omegaconf import MISSING
 
-from lipformer.config.checks import require, require_norm, require_one_of
+from lipformer.config.checks import require, require_one_of
+from lipformer.errors import UsageError
+from lipformer.options.study import ScoreOptions, StudyOptions
 
-STUDIES = ("certify", "report", "workspace")
+OLD_KEYS = {
+    "p": "study.p",
+    "length": "study.length",
+    "runs": "study.runs",
+    "workspace.project": "study.project",
+    "workspace.entity": "study.entity",
+}
+"""How keys of evaluate.py were written in version 0.1.0, and how they are now."""
 
 
 @dataclass
 class GenerateConfig:
-    """How sentences are sampled after an evaluation."""
+    """How sentences are sampled, instead of an evaluation."""
 
     samples: int = MISSING
     prompt: str = MISSING
@@ -34,29 +44,17 @@ class GenerateConfig:
 
 
 @dataclass
-class WorkspaceConfig:
-    """Whose wandb project gets the dashboard of ``study=workspace``."""
-
-    project: str = MISSING
-    entity: str | None = MISSING
-
-
-@dataclass
 class EvaluateConfig:
     """Root of `conf/evaluate.yaml`."""
 
     checkpoint: str | None = MISSING
-    runs: str | None = MISSING
     which: str = MISSING
     split: str = MISSING
     max_length: Any = MISSING
     batch_tokens: int = MISSING
     accelerator: str = MISSING
     threads: int | None = MISSING
-    study: str | None = MISSING
-    p: Any = MISSING
-    length: int | None = MISSING
-    workspace: WorkspaceConfig = MISSING
+    study: Any = MISSING
     data: dict[str, Any] = MISSING
     generate: GenerateConfig = MISSING
     allow_targets: list[str] = MISSING
@@ -70,17 +68,29 @@ class EvaluateConfig:
         require(self.batch_tokens >= 1, "batch_tokens", self.batch_tokens, "at least 1")
         require_one_of("accelerator", self.accelerator, ("auto", "cpu", "gpu"))
         require(self.threads is None or self.threads > 0, "threads", self.threads, "above 0, or null")
-        require(self.study in (None, *STUDIES), "study", self.study, f"{', '.join(STUDIES)}, or null")
-        require_norm("p", self.p)
-        require(self.length is None or self.length >= 1, "length", self.length, "at least 1, or null")
-        if self.study in (None, "certify"):
-            require(self.checkpoint is not None, "checkpoint", "null", "a run folder or a .ckpt file")
-        for key, neutral, study in (("p", "mixed", "certify"), ("length", None, "certify"), ("runs", None, "report")):
-            read = self.study == study or getattr(self, key) == neutral
-            require(read, key, getattr(self, key), f"left out without study={study}, which alone reads {key}")
-        if self.study in ("report", "workspace"):
-            require(self.checkpoint is None, "checkpoint", self.checkpoint, f"left out with study={self.study}")
-        wanted = "a glob of run folders, in quotes, such as 'runs/*/*'"
-        require(self.study != "report" or self.runs is not None, "runs", "null", wanted)
-        alone = self.study is None or self.generate.samples == 0
-        require(alone, "generate.samples", self.generate.samples, f"0 with study={self.study}")
+        if isinstance(self.study, StudyOptions):
+            fits = self.study.of_a_run == (self.checkpoint is not None)
+            wanted = (
+                "a run folder or a .ckpt file" if self.study.of_a_run else f"left out with study={self.study.choice}"
+            )
+            require(fits, "checkpoint", "null" if self.checkpoint is None else self.checkpoint, wanted)
+        writes = isinstance(self.study, ScoreOptions) or self.generate.samples == 0
+        wanted = "0 without study=score, which alone writes sentences"
+        require(writes, "generate.samples", self.generate.samples, wanted)
+
+
+def refuse_old_spellings(arguments: Sequence[str]) -> None:
+    """Refuse what evaluate.py read in version 0.1.0 and would not understand, or take for something else, now.
+
+    Args:
+        arguments: as typed.
+
+    Raises:
+        UsageError: one of them is spelled as it was.
+    """
+    for argument in arguments:
+        key, equals, value = argument.lstrip("+~").partition("=")
+        if equals and key in OLD_KEYS:
+            raise UsageError(f"{argument}: it is written {OLD_KEYS[key]}={value} now")
+        if equals and key == "study" and {"null", "None", ""} & set(value.split(",")):
+            raise UsageError(f"{argument}: what it stood for is study=score now, and the default")

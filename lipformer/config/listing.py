@@ -12,10 +12,15 @@ from lipformer.options import Options
 OWN_TO_HYDRA = ("hydra",)
 
 
-def list_groups() -> str:
-    """Return a line for each group of ``conf/``, with its choices."""
+def list_groups(program: str) -> str:
+    """Return a line for each group of ``conf/``, with its choices.
+
+    Args:
+        program: ``train``, or ``evaluate``, which has the group of studies alone.
+    """
     groups = sorted(folder for folder in conf_dir().iterdir() if folder.is_dir())
-    return "\n".join(f"{group.name}: {', '.join(sorted(f.stem for f in group.glob('*.yaml')))}" for group in groups)
+    listed = [group for group in groups if (group.name == "study") == (program == "evaluate")]
+    return "\n".join(f"{group.name}: {', '.join(sorted(f.stem for f in group.glob('*.yaml')))}" for group in listed)
 
 
 def list_options(_root_: DictConfig) -> str:

@@ -12,7 +12,7 @@ from lipformer.config import callbacks, data, evaluate, loggers, optimisation, p
 from lipformer.config.checks import Factory
 from lipformer.config.listing import list_groups, list_options
 from lipformer.errors import UsageError
-from lipformer.options import Options, attention, model
+from lipformer.options import Options, attention, model, study
 
 SCHEMAS: dict[str, type] = {
     "train": train.TrainConfig,
@@ -48,6 +48,11 @@ SCHEMAS: dict[str, type] = {
     "callbacks/samples": callbacks.SamplesConfig,
     "logger/plain": loggers.LoggerConfig,
     "logger/wandb": loggers.WandbConfig,
+    "study/score": study.ScoreOptions,
+    "study/certify": study.CertifyOptions,
+    "study/report": study.ReportOptions,
+    "study/workspace": study.WorkspaceOptions,
+    "study/layer_norm": study.LayerNormOptions,
     "factory": Factory,
 }
 
@@ -62,6 +67,16 @@ def register() -> None:
     OmegaConf.register_new_resolver("lipformer.id", lambda: secrets.token_hex(3), use_cache=True, replace=True)
     OmegaConf.register_new_resolver("lipformer.groups", list_groups, replace=True)
     OmegaConf.register_new_resolver("lipformer.options", list_options, replace=True)
+
+
+def study_options() -> dict[str, list[str]]:
+    """Return the options of all studies, and of each the studies that have it, as they are typed."""
+    having: dict[str, list[str]] = {}
+    for schema in SCHEMAS.values():
+        if issubclass(schema, study.StudyOptions):
+            for option in schema.stated():
+                having.setdefault(f"study.{option.name}", []).append(f"study={schema.choice}")
+    return having
 
 
 _SCALAR = re.compile(r"\$\{([\w.]+)\}")

@@ -2,6 +2,7 @@
 
 from lipformer.figures.certified import certified_share
 from lipformer.figures.comparison import compare_runs
+from lipformer.figures.normalisations import norm_constants
 from lipformer.figures.run import draw_run
 
-__all__ = ["certified_share", "compare_runs", "draw_run"]
+__all__ = ["certified_share", "compare_runs", "draw_run", "norm_constants"]

@@ -11,12 +11,12 @@ from typing import Any
 from urllib.parse import quote
 
 from bokeh.resources import Resources
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from omegaconf import OmegaConf
 
 from lipformer import __version__
 from lipformer.report.charts import draw_charts, empty_chart, extent
+from lipformer.report.environment import environment, shown
 from lipformer.report.heat_maps import draw_heat_maps, empty_heat_map
 from lipformer.report.style import run_style
 from lipformer.report.tables import NO_STATUS, certificate_table, facts, runs_table, short
@@ -64,34 +64,30 @@ def render(records: Sequence[RunRecord], folder: Path) -> str:
             for name, parts, empty in (("chart", charts, empty_chart), ("heatMap", heat_maps, empty_heat_map))
         },
     }
-    environment = Environment(
-        loader=PackageLoader("lipformer.report", "assets"),
-        autoescape=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,  # not Markup, which is ours
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     certificates = [certificate_table(record, number) for number, record in enumerate(records)]
-    return environment.get_template("report.html.jinja").render(
-        version=__version__,
-        made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
-        title=names[0] if len(records) == 1 else f"{len(records)} runs",
-        runs=[
-            _run(record, name, number, folder) for number, (record, name) in enumerate(zip(records, names, strict=True))
-        ],
-        statuses=Counter(record.status for record in records),
-        columns=runs_table(records, names) if len(records) > 1 else [],
-        charts=charts,
-        units=[unit for unit in ("tokens", "steps") if ends[unit] > 0],
-        heat_maps=heat_maps,
-        certificates=[table for table in certificates if table is not None],
-        no_telemetry=_why_no_telemetry(records),
-        differences=config_differences(records),
-        short=short,
-        data=embed_json(data),
-        bokeh=Markup("\n".join(BOKEH.js_raw)),
-        asset=lambda name: Markup((Path(__file__).parent / "assets" / name).read_text(encoding="utf-8")),
+    return (
+        environment()
+        .get_template("report.html.jinja")
+        .render(
+            version=__version__,
+            made=datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+            title=names[0] if len(records) == 1 else f"{len(records)} runs",
+            runs=[
+                _run(record, name, number, folder)
+                for number, (record, name) in enumerate(zip(records, names, strict=True))
+            ],
+            statuses=Counter(record.status for record in records),
+            columns=runs_table(records, names) if len(records) > 1 else [],
+            charts=charts,
+            units=[unit for unit in ("tokens", "steps") if ends[unit] > 0],
+            heat_maps=heat_maps,
+            certificates=[table for table in certificates if table is not None],
+            no_telemetry=_why_no_telemetry(records),
+            differences=config_differences(records),
+            short=short,
+            data=embed_json(data),
+            bokeh=Markup("\n".join(BOKEH.js_raw)),
+        )
     )
 
 
@@ -113,7 +109,7 @@ def _run(record: RunRecord, name: str, number: int, folder: Path) -> dict[str, A
         "sentences": [str(sentence) for sentence in sentences] if isinstance(sentences, list) else [],
         "samples": {key: f"{samples[key]:,}" for key in SAMPLED if isinstance(samples.get(key), int | float)},
         "config": flat_config(record.config),
-        "folder": _shown(record.folder),
+        "folder": shown(record.folder),
         "links": _links(record.folder) if record.folder.absolute() == folder.absolute() else [],
         "commands": _commands(record.folder),
     }
@@ -127,12 +123,6 @@ def _why_no_telemetry(records: Sequence[RunRecord]) -> str:
     if all(isinstance(callback, dict) and "stability" not in callback for callback in callbacks):
         return "no telemetry: callbacks=none"
     return "no telemetry in metrics.csv: the training ended before its first row, or is of an earlier version"
-
-
-def _shown(folder: Path) -> str:
-    """The folder from where the commands are typed, if it lies below."""
-    folder = folder.absolute()
-    return os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
 
 
 def _links(folder: Path) -> list[tuple[str, str]]:
@@ -153,7 +143,7 @@ def _overrides(file: Path) -> list[str] | None:
 
 
 def _commands(folder: Path) -> list[str]:
-    place = shlex.quote(_shown(folder))
+    place = shlex.quote(shown(folder))
     commands = []
     overrides = _overrides(folder / "overrides.yaml")
     if overrides is not None:

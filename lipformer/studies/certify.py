@@ -28,18 +28,12 @@ from lipformer.figures import certified_share
 from lipformer.functional.sequence_norms import sequence_norm
 from lipformer.functional.spectral import Norm
 from lipformer.model import CharTransformer
+from lipformer.options.study import CertifyOptions
 from lipformer.run_folder import write_metrics
+from lipformer.studies.measured import METRIC_PREFIX, figures_of, figures_table
+from lipformer.studies.opening import choose_device, open_run, open_split, split_loader
 from lipformer.tasks import LANGUAGE
-from lipformer.terminal import BAD, wide_console
-from lipformer.training.checkpoint import load_run
-from lipformer.training.evaluate import (
-    METRIC_PREFIX,
-    choose_device,
-    figures_of,
-    figures_table,
-    open_split,
-    tracked,
-)
+from lipformer.terminal import BAD, tracked, wide_console
 from lipformer.training.metrics import Average, sum_nats
 
 log = logging.getLogger(__name__)
@@ -54,84 +48,109 @@ SHARES = (1e-6, 1e-4, 1e-2, 1.0)
 """Radii whose certified shares are metrics."""
 
 
-def run_certify(settings: EvaluateConfig, folder: Path) -> float:
-    """Certify a run, and with its certificate the predictions on a split; print tables, leave files in `folder`.
-
-    ``certificate.json`` (the rows and totals), ``metrics.json`` (the figures of a plain evaluation, and
-    ``certificate/<layer>/<p>``, ``certificate/trunk/<p>``, ``certificate/logits/<p>``), ``radii.csv`` (a row a
-    sentence), ``certified_share.csv`` and its figure.
-
-    All of it is computed in float64, certificate and predictions alike: a contractive layer divides by an upper bound
-    of itself that leaves room for the rounding of the precision it is computed in, and is another function in another.
+class CertifyStudy:
+    """``study=certify``: the figures of a split, certified constants, and radii of its predictions.
 
     Args:
-        settings: the validated configuration, with ``p`` and ``length``.
-        folder: of this evaluation.
-
-    Returns:
-        Nats per character.
-
-    Raises:
-        CheckpointError: as for a plain evaluation.
-        DataError: as for a plain evaluation.
-        UsageError: ``length`` is more than the model reads or less than a sentence has.
+        p: norm of the certificate, "mixed", 2 or inf.
+        length: tokens up to which it holds; None for the context trained with.
     """
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
-    device = choose_device(settings.accelerator)
-    run = load_run(cast(str, settings.checkpoint), which=settings.which, allow_targets=settings.allow_targets)
-    model = run.model.double().to(device)
-    try:
-        certificate = certify(model, settings.p, settings.length)
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    data = open_split(run, settings)
-    split = cast(Split, settings.split)
-    loader = data.val_dataloader() if split == "valid" else data.test_dataloader()
-    longest = int(cast(Any, loader.dataset).lengths.max())
-    if longest > certificate.length:
-        raise UsageError(
-            f"length={certificate.length}: {split} has a sentence of {longest} tokens, beyond the certificate; take "
-            f"length={longest}, or leave such sentences out with max_length={certificate.length} (another protocol)"
+
+    def __init__(self, *, p: Norm = CertifyOptions.p, length: int | None = CertifyOptions.length):
+        self.p, self.length = p, length
+
+    def run(self, settings: EvaluateConfig, folder: Path) -> float:
+        """Certify a run, and with its certificate the predictions on a split; print tables, leave files in `folder`.
+
+        ``certificate.json`` (the rows and totals), ``metrics.json`` (the figures of a plain evaluation, and
+        ``certificate/<layer>/<p>``, ``certificate/trunk/<p>``, ``certificate/logits/<p>``), ``radii.csv`` (a row a
+        sentence), ``certified_share.csv`` and its figure.
+
+        All of it is computed in float64, certificate and predictions alike: a contractive layer divides by an upper
+        bound of itself that leaves room for the rounding of the precision it is computed in, and is another function
+        in another.
+
+        Args:
+            settings: the validated configuration.
+            folder: of this evaluation.
+
+        Returns:
+            Nats per character.
+
+        Raises:
+            CheckpointError: as for a plain evaluation.
+            DataError: as for a plain evaluation.
+            UsageError: ``length`` is more than the model reads or less than a sentence has.
+        """
+        device = choose_device(settings.accelerator)
+        run = open_run(settings)
+        model = run.model.double().to(device)
+        try:
+            certificate = certify(model, self.p, self.length)
+        except ValueError as error:
+            raise UsageError(f"study=certify: {error}") from error
+        data = open_split(run, settings)
+        split = cast(Split, settings.split)
+        loader = split_loader(data, split)
+        longest = int(cast(Any, loader.dataset).lengths.max())
+        if longest > certificate.length:
+            raise UsageError(
+                f"study.length={certificate.length}: {split} has a sentence of {longest} tokens, beyond the "
+                f"certificate; take study.length={longest}, or leave such sentences out with "
+                f"max_length={certificate.length} (another protocol)"
+            )
+        log.info("certifying %s on %s", run.path, data.protocol(split))
+
+        radii, measured = certify_predictions(model, loader, certificate)
+        metrics = figures_of(run, data, split, measured)
+        local = measure_layers(model, loader, certificate.p)
+        every = np.concatenate(radii)
+        curve = share_curve(every, attack_predictions(model, loader, certificate.p))
+        metrics |= certified_metrics(certificate, local, every)
+
+        write_metrics(folder, metrics)
+        replace_text(folder / "certificate.json", json.dumps(certificate.to_plain(), indent=2) + "\n")
+        _write_csv(
+            folder / "radii.csv",
+            ("sentence", "characters", "smallest_radius", "median_radius"),
+            [(number, len(row), row.min(), np.median(row)) for number, row in enumerate(radii, start=1)],
         )
-    log.info("certifying %s on %s", run.path, data.protocol(split))
+        _write_csv(folder / "certified_share.csv", ("radius", "certified", "withstands_attack"), curve)
+        certified_share(
+            *zip(*curve, strict=True),
+            closest=closest_characters(model, certificate.p),
+            title=f"{run.config['name']}, {data.protocol(split)}",
+            movement=MOVEMENTS[certificate.p],
+            file=folder / "certified_share.png",
+        )
 
-    radii, measured = certify_predictions(model, loader, certificate)
-    metrics = figures_of(run, data, split, measured)
-    local = measure_layers(model, loader, certificate.p)
-    every = np.concatenate(radii)
-    curve = share_curve(every, attack_predictions(model, loader, certificate.p))
-    name = str(certificate.p)
-    metrics |= {f"certificate/{row.name}/{name}": row.bound for row in certificate.rows}
-    metrics |= {f"certificate/trunk/{name}": certificate.trunk, f"certificate/logits/{name}": certificate.logits}
-    metrics |= {f"measured/{layer}/{name}": value for layer, value in local.items()}
-    metrics |= {f"radius/median/{name}": float(np.median(every))}
-    metrics |= {f"radius/share_{radius:g}/{name}": float(np.mean(every >= radius)) for radius in SHARES}
+        console = wide_console()
+        console.print(figures_table(run, split, metrics))
+        console.print(certificate_table(certificate, local))
+        console.print(radii_table(metrics, str(certificate.p)))
+        if math.isinf(certificate.trunk):
+            log.info("there is no finite certificate of the trunk, so every certified radius is 0")
+        log.info("files: %s", folder)
+        return metrics[LANGUAGE.metric(METRIC_PREFIX[split])]
 
-    write_metrics(folder, metrics)
-    replace_text(folder / "certificate.json", json.dumps(certificate.to_plain(), indent=2) + "\n")
-    _write_csv(
-        folder / "radii.csv",
-        ("sentence", "characters", "smallest_radius", "median_radius"),
-        [(number, len(row), row.min(), np.median(row)) for number, row in enumerate(radii, start=1)],
-    )
-    _write_csv(folder / "certified_share.csv", ("radius", "certified", "withstands_attack"), curve)
-    certified_share(
-        *zip(*curve, strict=True),
-        closest=closest_characters(model, certificate.p),
-        title=f"{run.config['name']}, {data.protocol(split)}",
-        movement=MOVEMENTS[certificate.p],
-        file=folder / "certified_share.png",
-    )
 
-    console = wide_console()
-    console.print(figures_table(run, split, metrics))
-    console.print(certificate_table(certificate, local))
-    console.print(radii_table(metrics, name))
-    if math.isinf(certificate.trunk):
-        log.info("there is no finite certificate of the trunk, so every certified radius is 0")
-    log.info("files: %s", folder)
-    return metrics[LANGUAGE.metric(METRIC_PREFIX[split])]
+def certified_metrics(certificate: Certificate, measured: Mapping[str, float], radii: np.ndarray) -> dict[str, float]:
+    """Name as metrics what is certain, and what was measured beside it.
+
+    Args:
+        certificate: of the model.
+        measured: a lower bound of each layer's constant.
+        radii: of all predictions.
+    """
+    p = certificate.p
+    return {
+        **{f"certificate/{row.name}/{p}": row.bound for row in certificate.rows},
+        f"certificate/trunk/{p}": certificate.trunk,
+        f"certificate/logits/{p}": certificate.logits,
+        **{f"measured/{layer}/{p}": value for layer, value in measured.items()},
+        f"radius/median/{p}": float(np.median(radii)),
+        **{f"radius/share_{radius:g}/{p}": float(np.mean(radii >= radius)) for radius in SHARES},
+    }
 
 
 @torch.no_grad()

@@ -18,36 +18,45 @@ from lipformer.terminal import BAD, STATUS_STYLES, wide_console
 log = logging.getLogger(__name__)
 
 
-def run_report(settings: EvaluateConfig, folder: Path) -> None:
-    """Write ``report.html`` of the runs that ``settings.runs`` names into `folder`, and print a row for each.
-
-    Of several runs it draws ``figures/`` too. The runs are only read: they may still go, and what they lack is left
-    out. What one folder holds cannot keep the others from being shown: a run that cannot be read or shown is left out,
-    with a warning.
+class ReportStudy:
+    """``study=report``: runs beside each other.
 
     Args:
-        settings: the validated configuration.
-        folder: of this evaluation.
-
-    Raises:
-        UsageError: there is no run folder.
-        LipformerError: there are, but none can be shown.
-        WriteError: the page cannot be written.
+        runs: a glob of run folders.
     """
-    assert settings.runs is not None  # as validated
-    records = read_runs(find_runs(settings.runs))
-    file = folder / "report.html"
-    try:
-        write_report(records, file)
-    except WriteError:
-        raise
-    except Exception:
-        records = showable(records, folder)
-        write_report(records, file)
-    wide_console().print(printed(runs_table(records, name_runs(records))))
-    log.info("report of %d runs: %s", len(records), file)
-    if len(records) > 1:
-        _draw(records, folder / "figures")
+
+    def __init__(self, *, runs: str):
+        self.runs = runs
+
+    def run(self, settings: EvaluateConfig, folder: Path) -> None:
+        """Write ``report.html`` of the runs into `folder`, and print a row for each.
+
+        Of several runs it draws ``figures/`` too. The runs are only read: they may still go, and what they lack is
+        left out. What one folder holds cannot keep the others from being shown: a run that cannot be read or shown is
+        left out, with a warning.
+
+        Args:
+            settings: the validated configuration.
+            folder: of this evaluation.
+
+        Raises:
+            UsageError: there is no run folder.
+            LipformerError: there are, but none can be shown.
+            WriteError: the page cannot be written.
+        """
+        records = read_runs(find_runs(self.runs))
+        file = folder / "report.html"
+        try:
+            write_report(records, file)
+        except WriteError:
+            raise
+        except Exception:
+            records = showable(records, folder)
+            write_report(records, file)
+        wide_console().print(printed(runs_table(records, name_runs(records))))
+        log.info("report of %d runs: %s", len(records), file)
+        if len(records) > 1:
+            _draw(records, folder / "figures")
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunRecord]:
@@ -92,7 +101,7 @@ def _leave_out(path: Path, error: Exception) -> None:
 
 def _some(records: list[RunRecord]) -> list[RunRecord]:
     if not records:
-        raise LipformerError("no run is left that can be shown; the warnings above say why, name others by runs=")
+        raise LipformerError("no run is left that can be shown; the warnings above say why, name others by study.runs=")
     return records
 
 

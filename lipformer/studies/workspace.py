@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lipformer.atomic import replace_text
 from lipformer.config import EvaluateConfig
 from lipformer.errors import LipformerError, UsageError
+from lipformer.options.study import WorkspaceOptions
 from lipformer.tasks import LANGUAGE
 from lipformer.training.wandb_mode import first_line, has_credentials, no_reports_to_wandb
 from lipformer.training.wandb_run import TOKENS
@@ -22,29 +23,39 @@ FIGURES = ("learning", "stability")
 """Names of the figures that a run draws of itself."""
 
 
-def run_workspace(settings: EvaluateConfig, folder: Path) -> None:
-    """Save the workspace in the wandb project of ``workspace.project``, and say where it is.
+class WorkspaceStudy:
+    """``study=workspace``: the dashboard, saved in a wandb project.
 
     Args:
-        settings: the validated configuration.
-        folder: of this evaluation; gets ``workspace.json``: name, entity, project and URL.
-
-    Raises:
-        UsageError: the extra is not installed, or there is no API key.
-        LipformerError: the service does not answer, or does not take the workspace.
+        project: its name.
+        entity: user or team whose it is; None for the account's default.
     """
-    try:
-        import wandb_workspaces.workspaces  # noqa: F401
-    except ImportError as error:
-        raise UsageError("study=workspace: not installed; pip install 'lipformer[workspace]'") from error
-    project, entity = settings.workspace.project, settings.workspace.entity
-    with no_reports_to_wandb():
-        if not has_credentials():
-            raise UsageError("study=workspace: no API key; run `wandb login`")
-        entity, url = _save(entity, project)
-    note = {"name": NAME, "entity": entity, "project": project, "url": url}
-    replace_text(folder / "workspace.json", json.dumps(note, indent=2) + "\n")
-    log.info("workspace: %s", url)
+
+    def __init__(self, *, project: str = WorkspaceOptions.project, entity: str | None = WorkspaceOptions.entity):
+        self.project, self.entity = project, entity
+
+    def run(self, settings: EvaluateConfig, folder: Path) -> None:
+        """Save the workspace, and say where it is.
+
+        Args:
+            settings: the validated configuration.
+            folder: of this evaluation; gets ``workspace.json``: name, entity, project and URL.
+
+        Raises:
+            UsageError: the extra is not installed, or there is no API key.
+            LipformerError: the service does not answer, or does not take the workspace.
+        """
+        try:
+            import wandb_workspaces.workspaces  # noqa: F401
+        except ImportError as error:
+            raise UsageError("study=workspace: not installed; pip install 'lipformer[workspace]'") from error
+        with no_reports_to_wandb():
+            if not has_credentials():
+                raise UsageError("study=workspace: no API key; run `wandb login`")
+            entity, url = _save(self.entity, self.project)
+        note = {"name": NAME, "entity": entity, "project": self.project, "url": url}
+        replace_text(folder / "workspace.json", json.dumps(note, indent=2) + "\n")
+        log.info("workspace: %s", url)
 
 
 def _save(entity: str | None, project: str) -> tuple[str, str]:
@@ -57,9 +68,9 @@ def _save(entity: str | None, project: str) -> tuple[str, str]:
             workspace.save()
             return workspace.entity, workspace.url
     except Exception as error:  # of many unrelated types: wandb's own, requests', those of the client's process
-        remedy = f"check the key, the network and workspace.entity={entity or 'null'}"
+        remedy = f"check the key, the network and study.entity={entity or 'null'}"
         raise LipformerError(f"study=workspace: wandb did not take it: {first_line(error)}; {remedy}") from error
-    raise UsageError("study=workspace: the account has no default entity; set workspace.entity=<user or team>")
+    raise UsageError("study=workspace: the account has no default entity; set study.entity=<user or team>")
 
 
 def build_workspace(entity: str, project: str) -> "Workspace":

@@ -1,7 +1,5 @@
-"""From a configuration to objects: the only place where a dotted name becomes a class."""
+"""From a configuration to the objects of a run, and what a configuration from a file may name."""
 
-import functools
-import importlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,43 +10,11 @@ from torch.optim import Optimizer
 
 from lipformer.config import MODEL_GROUPS, keys_read
 from lipformer.errors import CheckpointError, UsageError
+from lipformer.targets import factory, locate
 
 CALLBACKS = "callbacks"
 """The group that holds any number of nodes, each by a name of its own."""
 LOADER_KEYS = ("max_length", "unknown", "batch_tokens", "num_workers")
-
-
-def locate(target: str, key: str) -> Any:
-    """Import what a ``_target_`` names.
-
-    Raises:
-        UsageError: there is no such module or attribute.
-    """
-    module_name, _, attribute = target.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UsageError(f"{key}._target_={target}: {error}") from error
-
-
-def factory(node: Mapping[str, Any], key: str) -> Callable[..., Any]:
-    """Return the class or function that a group names, with its options filled in.
-
-    Args:
-        node: the group: ``_target_`` and options.
-        key: name of the group, for messages.
-
-    Raises:
-        UsageError: the target cannot be imported, or does not take one of the options.
-    """
-    options = {name: value for name, value in node.items() if name not in ("_target_", "_partial_")}
-    target = locate(node["_target_"], key)
-    accepted = inspect.signature(target).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
-    for name in options:
-        if name not in accepted and not takes_any:
-            raise UsageError(f"{key}.{name}: {target.__name__} has no such option; it takes {', '.join(accepted)}")
-    return functools.partial(target, **options)
 
 
 def build_model(config: Mapping[str, Any], vocabulary_size: int) -> nn.Module:

@@ -14,8 +14,9 @@ from lipformer.config import TrainConfig
 from lipformer.data.datamodule import CharDataModule
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import UsageError
+from lipformer.targets import factory
 from lipformer.tasks import Task, task_of
-from lipformer.training.build import LOADER_KEYS, build_callbacks, build_corpus, build_model, factory
+from lipformer.training.build import LOADER_KEYS, build_callbacks, build_corpus, build_model
 from lipformer.training.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lipformer.training.callbacks.progress import progress_callbacks
 from lipformer.training.callbacks.stability import StabilityMonitor

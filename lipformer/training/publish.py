@@ -40,5 +40,5 @@ def publish_report(folder: Path) -> None:
 
 
 def _warn(what: str, error: Exception, folder: Path) -> None:
-    log.warning("%s (%s); try: python evaluate.py study=report runs=%s", what, one_line(error), folder)
+    log.warning("%s (%s); try: python evaluate.py study=report study.runs=%s", what, one_line(error), folder)
     log.info("where that came from", exc_info=error)  # into train.log; the terminal shows no traces

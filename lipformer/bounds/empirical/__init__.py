@@ -1,7 +1,7 @@
 """Lower bounds of Lipschitz constants, measured. None of them is a certificate."""
 
 from lipformer.bounds.empirical.ascent import Ascent, ascend
-from lipformer.bounds.empirical.constructions import dominant_token, two_clusters
+from lipformer.bounds.empirical.constructions import dominant_token, steepest_token, two_clusters
 from lipformer.bounds.empirical.local import LocalConstant, climb, local_lipschitz, pairwise_ratios
 from lipformer.bounds.empirical.parts import FromEmbedding, Head, head_constants, model_constants
 
@@ -17,5 +17,6 @@ __all__ = [
     "local_lipschitz",
     "model_constants",
     "pairwise_ratios",
+    "steepest_token",
     "two_clusters",
 ]

@@ -1,4 +1,4 @@
-"""Inputs at which attention is known to be steep, for any weights."""
+"""Inputs at which layers are known to be steep: attention for any weights, layer normalisation."""
 
 import math
 from typing import Protocol
@@ -76,3 +76,37 @@ def dominant_token(layer: _DotProduct, length: int, radius: float, *, head: int 
     tokens = radius * vectors[:, -1 if attracts else 0].repeat(length, 1)
     tokens[1:] *= 0.5 if attracts else -1
     return tokens[None]
+
+
+def steepest_token(width: int, eps: float) -> Float[Tensor, "D"]:
+    r"""A token at which layer normalisation without a learned scale attains its constant in the inf-norm.
+
+    .. math:: x = \sqrt{\tfrac{D\epsilon r}{1 - r}}\; w, \qquad
+              w \propto \tfrac{p}{\|p\|} + \tfrac{q}{\|q\|}, \quad p = C e_1, \quad q = -C 1_m
+
+    with C the projection that subtracts the mean, 1_m the first m entries, and m and r those at which the maximum of
+    the theorem stands (:func:`~lipformer.bounds.theorems.layer_norm_bound`): the first row sums to the constant. Up to
+    D = 57, r = 0, and x is the origin; beyond, one entry lies between the others, which take two values.
+
+    Args:
+        width: D.
+        eps: added to the variance.
+
+    Returns:
+        (D,), in float64 and of mean zero.
+
+    References: docs/mathematics.md, Theorem 10.1, from whose proof this is taken.
+    """
+    best, token = -math.inf, torch.zeros(width, dtype=torch.float64)
+    for m in range(1, width):
+        left = width - m
+        a, b = 2 * left / width, (math.sqrt((width - 1) * m * left) - left) / width
+        r = max(0.0, (2 * b - a) / (3 * b)) if b > 0 else 0.0
+        height = math.sqrt(1 - r) * (a + b * r)
+        if height > best:
+            best = height
+            p = torch.eye(width, dtype=torch.float64)[0] - 1 / width
+            q = m / width - (torch.arange(width) < m).double()
+            w = p / p.norm() + q / q.norm()
+            token = math.sqrt(width * eps * r / (1 - r)) * w / w.norm().clamp_min(torch.finfo(w.dtype).tiny)
+    return token

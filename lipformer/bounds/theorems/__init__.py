@@ -14,7 +14,13 @@ from lipformer.bounds.theorems.l2 import (
     tied_l2_bound_mixed,
 )
 from lipformer.bounds.theorems.l2_head import head_constant, local_mass, mean_distance, phi_inverse, row_distance
-from lipformer.bounds.theorems.norms import act_norm_bound, center_norm_bound, layer_norm_bound, rms_norm_bound
+from lipformer.bounds.theorems.norms import (
+    act_norm_bound,
+    center_norm_bound,
+    layer_norm_bound,
+    layer_norm_row_sum_bound,
+    rms_norm_bound,
+)
 from lipformer.bounds.theorems.pointwise import activation_bound, linear_bound
 from lipformer.bounds.theorems.similarity import (
     cosine_bound,
@@ -47,6 +53,7 @@ __all__ = [
     "kim_bound_2",
     "kim_bound_inf",
     "layer_norm_bound",
+    "layer_norm_row_sum_bound",
     "linear_bound",
     "local_mass",
     "mean_distance",

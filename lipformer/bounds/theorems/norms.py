@@ -45,6 +45,26 @@ def layer_norm_bound(weight: Float[Tensor, "D"], eps: float, p: Norm) -> Float[T
     return _over_root(_centered_norm(gamma), eps)
 
 
+def layer_norm_row_sum_bound(weight: Float[Tensor, "D"], eps: float) -> Float[Tensor, ""]:
+    r"""Bound of layer normalisation in the inf-norm by the absolute row sums of its Jacobian, term by term; not sharp.
+
+    .. math:: \mathrm{Lip}_\infty \le \frac{\max|\gamma|}{\sqrt\epsilon}
+              \Big( 2\frac{D-1}{D} + \frac{\sqrt D - 1}{3\sqrt 3} \Big)
+
+    :func:`layer_norm_bound` is the constant itself; this is what bounding the two terms of a row each by itself gives.
+
+    Args:
+        weight: gamma.
+        eps: added to the variance; 0 gives infinity.
+
+    References: the argument is that of Kim et al. 2021, sec. 4, arXiv 2006.04710; the form is ours,
+    docs/mathematics.md, 10.
+    """
+    width = weight.shape[-1]
+    sums = 2 * (width - 1) / width + (math.sqrt(width) - 1) / (3 * math.sqrt(3))
+    return _over_root(weight.double().abs().amax() * sums, eps)
+
+
 def rms_norm_bound(weight: Float[Tensor, "D"], eps: float, p: Norm) -> Float[Tensor, ""]:
     r"""Constant of division by the root mean square; nothing bounds it but eps.
 

@@ -1,0 +1,104 @@
+"""The constants of a normalisation by width: bounds from above, what was found from below."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from lipformer.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE, VERMILION, letters, paper_style, save
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Measured(Protocol):
+    """What is known and was found at a width; `lipformer.studies.layer_norm.Row` has it.
+
+    Attributes:
+        p: ``inf`` or ``2``.
+        width: D.
+        loose: a further upper bound, or None.
+        exact: the constant.
+        found: the largest that a search found.
+        median: what half of its starts came to.
+        apart: the largest at inputs with one coordinate apart.
+    """
+
+    p: str
+    width: int
+    loose: float | None
+    exact: float
+    found: float
+    median: float
+    apart: float
+
+
+def norm_constants(rows: Sequence[Measured], name: str, file: Path) -> list[Path]:
+    """Draw a normalisation's constants in the inf-norm, and in both norms the share of them that a search finds.
+
+    Args:
+        rows: of one kind, in both norms, by width.
+        name: of the kind, for the reader.
+        file: where to; its suffix is replaced.
+
+    Returns:
+        The files written.
+    """
+    from matplotlib.figure import Figure  # heavy, and needed by nobody who only trains
+
+    inf, two = ([row for row in rows if row.p == p] for p in ("inf", "2"))
+    with paper_style():
+        figure = Figure(figsize=(PAGE, 2.6), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        widths = [row.width for row in inf]
+        left.plot(
+            widths, [row.loose for row in inf], color=ORANGE, linestyle=(0, (5, 1.6)), label="bound from row sums"
+        )
+        left.plot(widths, [row.exact for row in inf], color=BLUE, label="exact constant")
+        left.plot(
+            widths, [row.found for row in inf], color=VERMILION, marker="s", linestyle="", label="steepest input found"
+        )
+        left.plot(
+            widths, [row.apart for row in inf], color=GREEN, linestyle=(0, (1.2, 1.2)), label="one coordinate apart"
+        )
+        left.set_ylim(bottom=0)
+        left.set_ylabel("constant · √ε / max |γ|")
+        left.set_title(f"{letters(2)[0]} {name} in the inf-norm")
+        left.legend(loc="upper left")
+        for series, color, marker, norm in ((two, BLUE, "o", "2-norm"), (inf, VERMILION, "s", "inf-norm")):
+            widths = [row.width for row in series]
+            right.plot(
+                widths,
+                [row.found / row.exact for row in series],
+                color=color,
+                marker=marker,
+                label=f"{norm}, best start",
+            )
+            right.plot(
+                widths,
+                [row.median / row.exact for row in series],
+                color=color,
+                marker=marker,
+                markerfacecolor="white",
+                linestyle=(0, (1.2, 1.2)),
+                label=f"{norm}, median of starts",
+            )
+        right.axhline(1, color=GREY, linewidth=0.6, linestyle=":")
+        right.set_ylim(0, 1.05)
+        right.set_ylabel("found / exact constant")
+        right.set_title(f"{letters(2)[1]} How much of it the search finds")
+        right.legend(loc="lower left")
+        for axes in (left, right):
+            _width_axis(axes, widths)
+        return save(figure, file)
+
+
+def _width_axis(axes: "Axes", widths: Sequence[int]) -> None:
+    """Make the horizontal axis logarithmic, with powers of two for ticks."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+    axes.set_xscale("log", base=2)
+    ticks = [2**i for i in range(16) if widths[0] / 1.5 <= 2**i <= widths[-1]]
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("width D")

@@ -1,0 +1,76 @@
+"""Options of the studies, the choices of ``study=``."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from lipformer.options.checks import norm_name, number, one_of, or_null
+from lipformer.options.option import REQUIRED, PartOptions, option
+
+
+@dataclass
+class StudyOptions(PartOptions):
+    """A study and its options.
+
+    Attributes:
+        choice: what is typed after ``study=``.
+        of_a_run: whether it reads ``checkpoint``, which is refused otherwise.
+    """
+
+    choice: ClassVar[str]
+    of_a_run: ClassVar[bool] = False
+
+
+@dataclass
+class ScoreOptions(StudyOptions):
+    """Options of `score`: none, as all that it reads stands at the root."""
+
+    choice = "score"
+    of_a_run = True
+
+
+@dataclass
+class CertifyOptions(StudyOptions):
+    """Options of `certify`."""
+
+    choice = "certify"
+    of_a_run = True
+
+    p: Any = option("mixed", "norm of the certificate: mixed (largest Euclidean norm of a token), 2, inf", norm_name())
+    length: int | None = option(
+        None, "tokens up to which it holds", or_null(number(at_least=1), "for the context trained with")
+    )
+
+
+@dataclass
+class ReportOptions(StudyOptions):
+    """Options of `report`."""
+
+    choice = "report"
+
+    runs: str = option(REQUIRED, "a glob of run folders, in quotes, such as 'runs/*/*'")
+
+
+@dataclass
+class WorkspaceOptions(StudyOptions):
+    """Options of `workspace`."""
+
+    choice = "workspace"
+
+    project: str = option("lipformer", "wandb project that gets the dashboard")
+    entity: str | None = option(None, "user or team whose it is; null: the account's default")
+
+
+@dataclass
+class ClaimsOptions(StudyOptions):
+    """Options of every study that tests claims."""
+
+    scale: str = option("quick", "quick takes at most minutes, full is the paper's size", one_of("quick", "full"))
+
+
+@dataclass
+class LayerNormOptions(ClaimsOptions):
+    """Options of `layer_norm`."""
+
+    choice = "layer_norm"
+
+    seed: int = option(0, "of the starts of its searches", number(at_least=0, below=2**32))

@@ -1,0 +1,171 @@
+"""Claims: what a paper or a theorem says, what was measured here, and whether it holds."""
+
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.table import Table
+from rich.text import Text
+
+from lipformer.atomic import replace_text
+from lipformer.report.text import visible
+from lipformer.run_folder import read_json
+from lipformer.terminal import BAD
+
+Relation = Literal["equal to", "at most", "at least"]
+Verdict = Literal["holds", "fails", "measured"]
+
+FILE = "claims.json"
+STYLES: dict[str, str] = {"holds": "green", "fails": BAD, "measured": "blue"}
+"""Style of each verdict in the terminal."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim, tested.
+
+    Attributes:
+        claim: what is claimed, in a sentence that names the quantity.
+        source: who says so: paper and section, or a page of the documentation.
+        measured: the quantity as it was found here.
+        expected: what it should be; None where nobody has said, and it is reported as measured.
+        relation: how it should stand to what is expected.
+        tolerance: by how much it may miss that, in its own unit, at least 0: for rounding, or for chance.
+    """
+
+    claim: str
+    source: str
+    measured: float
+    expected: float | None = None
+    relation: Relation = "equal to"
+    tolerance: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.tolerance < math.inf:
+            raise ValueError(f"tolerance={self.tolerance} must be finite and at least 0")
+        if self.expected is not None and math.isnan(self.expected):
+            raise ValueError("expected is nan, which nothing can be")
+
+    @property
+    def verdict(self) -> Verdict:
+        """``measured`` where nothing is expected; else whether the relation ``holds``, which nan never does."""
+        if self.expected is None:
+            return "measured"
+        beyond = self.measured - self.expected if self.measured != self.expected else 0.0  # inf - inf is nan
+        above, below = beyond <= self.tolerance, beyond >= -self.tolerance
+        holds = {"equal to": above and below, "at most": above, "at least": below}[self.relation]
+        return "holds" if holds else "fails"
+
+
+def write_claims(folder: Path, claims: Sequence[Claim], seeds: Sequence[int]) -> None:
+    """Write ``claims.json``: a list with an object a claim, in its order, and nothing else.
+
+    Each has ``claim``, ``source``, ``relation`` (null where nothing is expected), ``expected`` (a number or null),
+    ``measured``, ``tolerance``, ``verdict`` (holds, fails or measured), ``seeds``, ``command`` and ``commit``. Numbers
+    that JSON does not have are the strings ``inf``, ``-inf`` and ``nan``.
+
+    Args:
+        folder: of the study.
+        claims: what it tested.
+        seeds: what all of it was drawn from; empty where nothing is random.
+
+    Raises:
+        WriteError: the file cannot be written.
+    """
+    command, commit = typed_command(), code_commit()
+    written = [
+        {
+            "claim": claim.claim,
+            "source": claim.source,
+            "relation": None if claim.expected is None else claim.relation,
+            "expected": None if claim.expected is None else _plain(claim.expected),
+            "measured": _plain(claim.measured),
+            "tolerance": claim.tolerance,
+            "verdict": claim.verdict,
+            "seeds": list(seeds),
+            "command": command,
+            "commit": commit,
+        }
+        for claim in claims
+    ]
+    replace_text(folder / FILE, json.dumps(written, indent=2, allow_nan=False) + "\n")
+
+
+def read_claims(folder: Path) -> list[dict[str, Any]]:
+    """Return what ``claims.json`` of a folder holds; empty where there is none or it is broken."""
+    told = read_json(folder / FILE)
+    return [claim for claim in told if isinstance(claim, dict)] if isinstance(told, list) else []
+
+
+def claims_table(claims: Sequence[Claim]) -> Table:
+    """Lay claims out for the terminal, what fails in red."""
+    table = Table(title="Claims")
+    table.add_column("claim", overflow="fold")
+    table.add_column("source", overflow="fold")
+    for column in ("expected", "measured"):
+        table.add_column(column, justify="right", overflow="fold")
+    table.add_column("verdict", no_wrap=True)
+    for claim in claims:
+        expected = "" if claim.expected is None else spell_expected(claim.relation, claim.expected, claim.tolerance)
+        cells = [visible(claim.claim), visible(claim.source), expected, spell(claim.measured)]
+        table.add_row(*map(Text, cells), Text(claim.verdict, style=STYLES[claim.verdict]))
+    return table
+
+
+def spell(number: float) -> str:
+    """Spell a measured number for a reader."""
+    return f"{number:.5g}"
+
+
+def spell_expected(relation: str, expected: float, tolerance: float) -> str:
+    """Spell what is expected, with its tolerance: ``at most 1 (+1e-09)``, ``2 ± 0.1``."""
+    if relation == "equal to":
+        return spell(expected) + (f" ± {tolerance:g}" if tolerance else "")
+    sign = "+" if relation == "at most" else "−"
+    return f"{relation} {spell(expected)}" + (f" ({sign}{tolerance:g})" if tolerance else "")
+
+
+def typed_command() -> str:
+    """Return the command line of this process, as it can be typed again from the root of a checkout."""
+    program = Path(sys.argv[0]).name
+    return shlex.join([*(["python"] if program.endswith(".py") else []), program, *sys.argv[1:]])
+
+
+def code_commit() -> str | None:
+    """Return the commit of the checkout that this code is of, with ``-dirty`` where files differ from it.
+
+    None where it is of no checkout (an installed package), or git is not there to ask.
+    """
+    root = Path(__file__).parents[2]
+    if not (root / ".git").exists():
+        return None
+    commit = _git(root, "rev-parse", "HEAD")
+    changed = _git(root, "status", "--porcelain", "--untracked-files=no")
+    return None if commit is None or changed is None else commit + ("-dirty" if changed else "")
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    surroundings = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments],
+            env=surroundings,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+    return done.stdout.strip()
+
+
+def _plain(number: float) -> float | str:
+    return float(number) if math.isfinite(number) else str(float(number))

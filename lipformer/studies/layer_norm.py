@@ -1,0 +1,270 @@
+"""How steep normalisations are: constants known from above, beside the steepest inputs that a search finds."""
+
+import csv
+import logging
+import math
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from lipformer.bounds.empirical import ascend, steepest_token
+from lipformer.bounds.theorems import layer_norm_row_sum_bound
+from lipformer.config import EvaluateConfig
+from lipformer.figures import norm_constants
+from lipformer.functional.spectral import Norm
+from lipformer.modules.norms import LayerNorm
+from lipformer.options.study import LayerNormOptions
+from lipformer.studies.claims import Claim
+from lipformer.studies.claims_page import publish_claims
+from lipformer.terminal import tracked
+
+log = logging.getLogger(__name__)
+
+EPS = 1.0
+"""Added to the variance. A constant is proportional to 1/sqrt(eps): at 1 the figures are in that unit."""
+NORMS: tuple[Norm, ...] = (math.inf, 2)
+"""Of the features of a token; the mixed norm's constant is that of the 2-norm."""
+LEARNING_RATE = 0.1
+"""Of the ascents, in units of the inputs' entries."""
+ROUNDING = 1e-9
+"""By how much a value measured in float64 may exceed a bound."""
+SOURCE = "Kim et al. 2021, sec. 4"
+OURS = "docs/mathematics.md, 10"
+HERE = "this study"
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is computed.
+
+    Attributes:
+        widths: D, from the smallest to the largest.
+        starts: of the search, at each width.
+        steps: of each ascent.
+    """
+
+    widths: tuple[int, ...]
+    starts: int
+    steps: int
+
+
+SCALES = {
+    "quick": Scale((3, 8, 32, 64, 128, 256, 512), starts=16, steps=100),
+    "full": Scale((3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512), starts=50, steps=1000),
+}
+
+
+class Kind(NamedTuple):
+    """A normalisation, and what is known of its constants.
+
+    Attributes:
+        name: for the reader.
+        make: the layer for a width, in float64 and with a scale of ones.
+        loose: a further upper bound in the inf-norm for a width, above the layer's own.
+        construct: an input that attains the layer's constant in the inf-norm, for a width, (D,).
+    """
+
+    name: str
+    make: Callable[[int], Any]
+    loose: Callable[[int], float]
+    construct: Callable[[int], Float[Tensor, "D"]]
+
+
+KINDS = {
+    "layer_norm": Kind(
+        name="LayerNorm",
+        make=lambda width: LayerNorm(width, eps=EPS).double(),
+        loose=lambda width: layer_norm_row_sum_bound(torch.ones(width), EPS).item(),
+        construct=lambda width: steepest_token(width, EPS),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known and what was found at one width, in one norm: a row of ``constants.csv``.
+
+    Attributes:
+        kind: of normalisation.
+        p: the norm, ``inf`` or ``2``.
+        width: D.
+        loose: bound by row sums of the Jacobian; None in the 2-norm.
+        exact: the layer's constant.
+        found: largest constant at the inputs that the search met.
+        median: of what the searches from all starts ended with.
+        apart: largest constant at inputs with one coordinate apart from all others, which are equal.
+        constructed: constant at an input that is known to be steepest.
+    """
+
+    kind: str
+    p: str
+    width: int
+    loose: float | None
+    exact: float
+    found: float
+    median: float
+    apart: float
+    constructed: float
+
+
+class LayerNormStudy:
+    """``study=layer_norm``: bounds of normalisations' constants against optimised inputs, by width.
+
+    Args:
+        scale: ``quick`` or ``full``.
+        seed: of the searches' starts.
+    """
+
+    def __init__(self, *, scale: str = LayerNormOptions.scale, seed: int = LayerNormOptions.seed):
+        self.scale, self.seed = scale, seed
+
+    def run(self, settings: EvaluateConfig, folder: Path) -> None:
+        """Measure, and leave ``constants.csv``, a figure, ``claims.json`` and ``claims.html`` in `folder`.
+
+        Rows are written as they come, so that a study that is cut off has those before.
+
+        Args:
+            settings: the validated configuration; nothing at its root is read but the number of threads.
+            folder: of this evaluation.
+        """
+        if settings.threads is not None:
+            torch.set_num_threads(settings.threads)
+        size = SCALES[self.scale]
+        rows = []
+        with (folder / "constants.csv").open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.DictWriter(stream, [field.name for field in fields(Row)])
+            writer.writeheader()
+            for kind, p, width in places(size.widths):
+                row = measure(kind, p, width, size, self.seed)
+                writer.writerow(asdict(row))
+                stream.flush()
+                rows.append(row)
+        for kind in KINDS:
+            norm_constants([row for row in rows if row.kind == kind], KINDS[kind].name, folder / f"{kind}.png")
+        publish_claims("layer_norm", claims_of(rows), folder, seeds=[self.seed])
+
+
+def places(widths: Sequence[int]) -> Iterator[tuple[str, Norm, int]]:
+    """Pass through what is to be measured, with a bar in the terminal, or a line for each where there is none."""
+    every = [(kind, p, width) for kind in KINDS for p in NORMS for width in widths]
+    for number, (kind, p, width) in enumerate(tracked(every, "searching", sys.stdout.isatty()), start=1):
+        if not sys.stdout.isatty():
+            log.info("%d of %d: %s, p=%s, D=%d", number, len(every), kind, p, width)
+        yield kind, p, width
+
+
+def measure(kind: str, p: Norm, width: int, size: Scale, seed: int) -> Row:
+    """Search for steep inputs of one normalisation at one width.
+
+    Args:
+        kind: of normalisation, a key of `KINDS`.
+        p: 2 or ``math.inf``.
+        width: D.
+        size: of the search.
+        seed: of its starts.
+    """
+    _, make, loose, construct = KINDS[kind]
+    layer = make(width)
+    starts = search_starts(size.starts, width, seed)
+    ends = ascend(layer, starts, p, steps=size.steps, lr=LEARNING_RATE).x
+    found = local_constants(layer, ends[:, 0], p)
+    sizes = torch.logspace(-4, 3, 50, dtype=torch.float64)
+    apart = local_constants(layer, sizes[:, None] * torch.eye(width, dtype=torch.float64)[:1], p)
+    known = construct(width) if p == math.inf else torch.zeros(width, dtype=torch.float64)
+    return Row(
+        kind=kind,
+        p=str(p),
+        width=width,
+        loose=loose(width) if p == math.inf else None,
+        exact=layer.lipschitz_bound(p).item(),
+        found=found.max().item(),
+        median=found.median().item(),
+        apart=apart.max().item(),
+        constructed=local_constants(layer, known[None], p).item(),
+    )
+
+
+def search_starts(count: int, width: int, seed: int) -> Float[Tensor, "count 1 D"]:
+    """Draw tokens of normal entries and of sizes from 0.01 to 10, every second one with an outlier of sqrt(D)."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 1, width, generator=generator, dtype=torch.float64)
+    x[::2, :, 0] *= math.sqrt(width)
+    return x * 10 ** (3 * torch.rand(count, 1, 1, generator=generator, dtype=torch.float64) - 2)
+
+
+def local_constants(layer: nn.Module, x: Float[Tensor, "B D"], p: Norm) -> Float[Tensor, " B"]:
+    """Return the norm of the layer's Jacobian at each token, exact up to rounding."""
+    jacobian = torch.func.jacrev(layer)
+    norms = [torch.linalg.matrix_norm(jacobian(token), p) for token in x]
+    return torch.stack(norms).detach()
+
+
+def claims_of(rows: Sequence[Row]) -> list[Claim]:
+    """Put what is known of the constants beside the rows that were measured.
+
+    Args:
+        rows: of one kind or several.
+    """
+    claims = []
+    for kind in dict.fromkeys(row.kind for row in rows):
+        for p in ("inf", "2"):
+            claims += _claims_in_norm([row for row in rows if (row.kind, row.p) == (kind, p)])
+    return claims
+
+
+def _claims_in_norm(rows: Sequence[Row]) -> list[Claim]:
+    """Claims of one kind in one norm."""
+    kind, p, widths = rows[0].kind, rows[0].p, f"D = {rows[0].width} .. {rows[-1].width}"
+    where = f"{KINDS[kind].name}, {p}-norm"
+    share = [row.found / row.exact for row in rows]
+    claims = [
+        Claim(
+            f"{where}: no input is steeper than the exact constant (largest found / constant, {widths})",
+            OURS,
+            measured=max(share),
+            expected=1.0,
+            relation="at most",
+            tolerance=ROUNDING,
+        ),
+        Claim(
+            f"{where}: the exact constant is attained (constructed input / constant, the lowest of {widths})",
+            OURS,
+            measured=min(row.constructed / row.exact for row in rows),
+            expected=1.0,
+            relation="at least",
+            tolerance=ROUNDING,
+        ),
+        Claim(
+            f"{where}: how close the search comes (largest found / constant, the lowest of {widths})", HERE, min(share)
+        ),
+    ]
+    loose = [(row, row.loose / row.found) for row in rows if row.loose is not None]
+    if loose:
+        worst = min(rows, key=lambda row: row.apart / row.found)
+        claims += [
+            Claim(
+                f"{where}: Lipschitz, with a bound from row sums of the Jacobian (largest found / bound, {widths})",
+                SOURCE,
+                measured=max(1 / gap for _, gap in loose),
+                expected=1.0,
+                relation="at most",
+                tolerance=ROUNDING,
+            ),
+            *(
+                Claim(f"{where}: that bound is loose (bound / largest found, D = {row.width})", SOURCE, gap)
+                for row, gap in loose
+            ),
+            Claim(
+                f"{where}: inputs with one coordinate apart from all others are steepest "
+                f"(such an input / largest found, D = {worst.width}, where it is lowest)",
+                f"{SOURCE}, a conjecture",
+                worst.apart / worst.found,
+            ),
+        ]
+    return claims

@@ -1,0 +1,93 @@
+"""A trained model's figures on a split of its corpus, from its checkpoint alone, or sentences that it writes."""
+
+import json
+import logging
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import cast
+
+from rich.text import Text
+
+from lipformer.atomic import replace_text
+from lipformer.config import EvaluateConfig
+from lipformer.data.corpus import Split
+from lipformer.generate import sample
+from lipformer.run_folder import write_metrics
+from lipformer.studies.measured import METRIC_PREFIX, figures_of, figures_table, measure
+from lipformer.studies.opening import choose_device, open_run, open_split, split_loader
+from lipformer.tasks import task_of
+from lipformer.terminal import wide_console
+
+log = logging.getLogger(__name__)
+
+
+class ScoreStudy:
+    """``study=score``: nats and bits per character of a split, or sentences."""
+
+    def run(self, settings: EvaluateConfig, folder: Path) -> float | None:
+        """Measure a run on a split, or let it write where ``generate.samples`` asks for sentences.
+
+        The run is computed with in float32 and its folder only read.
+
+        Args:
+            settings: the validated configuration.
+            folder: of this evaluation.
+
+        Returns:
+            Nats per character; None for sentences.
+
+        Raises:
+            CheckpointError: there is no checkpoint, or it is truncated, unsafe or inconsistent; it predicts nan.
+            DataError: the split cannot be read, or holds a line longer than the model reads.
+            UsageError: an option of `settings` does not fit the run or the machine.
+        """
+        if settings.generate.samples:
+            write_sentences(settings, folder)
+            return None
+        return score(settings, folder)
+
+
+def score(settings: EvaluateConfig, folder: Path) -> float:
+    """Measure a run on a split, print the figures, and leave ``metrics.json`` in `folder`.
+
+    It holds the measures of the run's task, ``<prefix>/nats_per_char`` and ``<prefix>/bits_per_char``, and
+    ``<prefix>/tokens`` (prefix ``val`` or ``test``), and what they are figures of.
+    Arguments and errors as for :meth:`ScoreStudy.run`.
+
+    Returns:
+        Nats per character.
+    """
+    device = choose_device(settings.accelerator)
+    run = open_run(settings)
+    run.model.to(device)
+    data = open_split(run, settings)
+    split = cast(Split, settings.split)
+    log.info("evaluating %s on %s", run.path, data.protocol(split))
+    loader = split_loader(data, split)
+    measured = measure(run.model, loader, device=device, task=task_of(run.config), show_progress=sys.stdout.isatty())
+    metrics = figures_of(run, data, split, measured)
+    write_metrics(folder, metrics)
+    wide_console().print(figures_table(run, split, metrics))
+    log.info("figures: %s", folder / "metrics.json")
+    return metrics[task_of(run.config).metric(METRIC_PREFIX[split])]
+
+
+def write_sentences(settings: EvaluateConfig, folder: Path) -> None:
+    """Let a run write sentences, print them, and leave ``samples.json`` in `folder`; no corpus is read.
+
+    Arguments and errors as for :meth:`ScoreStudy.run`.
+    """
+    device = choose_device(settings.accelerator)
+    run = open_run(settings)
+    run.model.to(device)
+    log.info("%s writes", run.path)
+    generate = asdict(settings.generate)
+    sentences = sample(run.model, run.vocabulary, **generate)
+    file = folder / "samples.json"
+    kept = {**generate, "sentences": sentences}
+    replace_text(file, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
+    console = wide_console()
+    for number, sentence in enumerate(sentences, start=1):
+        console.print(Text(f"{number:>{len(str(len(sentences)))}}  {sentence}"), soft_wrap=True)
+    log.info("sentences: %s", file)

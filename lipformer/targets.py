@@ -1,0 +1,42 @@
+"""From a dotted name in a configuration to what it names; torch is imported only by what is named."""
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lipformer.errors import UsageError
+
+
+def locate(target: str, key: str) -> Any:
+    """Import what a ``_target_`` names.
+
+    Raises:
+        UsageError: there is no such module or attribute.
+    """
+    module_name, _, attribute = target.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UsageError(f"{key}._target_={target}: {error}") from error
+
+
+def factory(node: Mapping[str, Any], key: str) -> Callable[..., Any]:
+    """Return the class or function that a group names, with its options filled in.
+
+    Args:
+        node: the group: ``_target_`` and options.
+        key: name of the group, for messages.
+
+    Raises:
+        UsageError: the target cannot be imported, or does not take one of the options.
+    """
+    options = {name: value for name, value in node.items() if name not in ("_target_", "_partial_")}
+    target = locate(node["_target_"], key)
+    accepted = inspect.signature(target).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
+    for name in options:
+        if name not in accepted and not takes_any:
+            raise UsageError(f"{key}.{name}: {target.__name__} has no such option; it takes {', '.join(accepted)}")
+    return functools.partial(target, **options)
