@@ -1,7 +1,8 @@
-"""Measure a trained model, from its checkpoint alone, and let it write.
+"""Measure a trained model, from its checkpoint alone, let it write, or run a study.
 
 python evaluate.py checkpoint=<run folder or .ckpt> split=test
 python evaluate.py checkpoint=<run folder or .ckpt> generate.samples=3 generate.temperature=0.8
+python evaluate.py study=<name>
 """
 
 from lipformer.cli import evaluate

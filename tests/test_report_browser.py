@@ -1,4 +1,4 @@
-"""The report in a real browser: it opens from a file without a complaint, and answers to its reader."""
+"""The report and the page of claims in a real browser: they open from a file without a complaint, and can be read."""
 
 import contextlib
 import io
@@ -14,6 +14,8 @@ from run_folders import two_runs, write_run
 
 from lipformer.report import write_report
 from lipformer.run_record import read_record
+from lipformer.studies.claims import Claim, write_claims
+from lipformer.studies.claims_page import write_claims_page
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'lipformer[dev]'")
 CHROMIUM = next(
@@ -89,7 +91,7 @@ def visit(browser):
         page.on("console", lambda said: said.type in ("error", "warning") and complaints.append(said.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", lambda dialog: complaints.append(dialog.message) or dialog.dismiss())
-        page.on("request", lambda request: request.url == file.as_uri() or complaints.append(request.url))
+        page.on("request", lambda asked: asked.url.startswith((file.as_uri(), "data:")) or complaints.append(asked.url))
         page.goto(file.as_uri())
         return page
 
@@ -326,3 +328,26 @@ def test_names_are_no_markup_in_tooltips(visit, tmp_path):
     point(page, "chart-train", 0, 10)
     told(page, HOSTILE)
     assert page.locator("img").count() == 0  # in tooltips neither
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_claims_open_without_a_complaint_and_can_be_read(visit, tmp_path, scheme):
+    """Two studies, with a figure and names that are no markup; the figure is in the page."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (600, 200), "white").save(tmp_path / name / "figure.png")
+        write_claims(
+            tmp_path / name, [Claim(HOSTILE, "Kim", 1.0, 1.0), Claim("b", "Kim", 2.0, 1.0), Claim("c", "", 3.0)], [0]
+        )
+    page = visit(
+        write_claims_page([(HOSTILE, tmp_path / "one"), ("two", tmp_path / "two")], tmp_path / "claims.html"),
+        color_scheme=scheme,
+    )
+    widths = page.locator("figure img").evaluate_all("(images) => images.map((image) => image.naturalWidth)")
+    assert widths == [600, 600]
+    assert page.locator("h2").all_inner_texts() == [HOSTILE, "two"]
+    assert page.locator(".badge").all_inner_texts() == ["holds", "fails", "measured"] * 2
+    for text in page.locator(".badge, h1, h2, td, th, .muted, nav a, code").all():
+        assert text.evaluate(CONTRAST) >= 4.5, text.inner_text()
+    page.set_viewport_size({"width": 375, "height": 700})
+    assert page.evaluate("document.documentElement.scrollWidth") == 375

@@ -1,5 +1,6 @@
 """The group ``study``: what it composes to, and what is refused, in one line and before anything heavy is imported."""
 
+import re
 import subprocess
 import sys
 
@@ -10,8 +11,9 @@ from programs import ROOT, evaluate
 
 from lipformer.config import conf_dir, register, study_options, validate
 from lipformer.config.evaluate import refuse_old_spellings
+from lipformer.config.store import SCHEMAS
 from lipformer.errors import UsageError
-from lipformer.options.study import StudyOptions
+from lipformer.options.study import ClaimsOptions, StudyOptions
 from lipformer.studies.study import Study, open_study
 
 STUDIES = sorted(file.stem for file in (conf_dir() / "study").glob("*.yaml"))
@@ -118,3 +120,9 @@ def test_what_is_no_study(node, words):
     with pytest.raises(UsageError, match=words) as error:
         open_study(node)
     assert "\n" not in str(error.value)
+
+
+def test_make_figures_runs_every_study_that_tests_claims():
+    claiming = {schema.choice for schema in SCHEMAS.values() if issubclass(schema, ClaimsOptions)}
+    (listed,) = re.findall(r"^STUDIES := (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(listed.split(",")) == claiming

@@ -64,13 +64,15 @@ def norm_constants(rows: Sequence[Measured], name: str, file: Path) -> list[Path
         left.set_ylabel("constant · √ε / max |γ|")
         left.set_title(f"{letters(2)[0]} {name} in the inf-norm")
         left.legend(loc="upper left")
-        for series, color, marker, norm in ((two, BLUE, "o", "2-norm"), (inf, VERMILION, "s", "inf-norm")):
+        # The 2-norm's markers are the larger ones, to be seen around the other's where both are 1.
+        for series, color, marker, size, norm in ((two, BLUE, "o", 6, "2-norm"), (inf, VERMILION, "s", 3, "inf-norm")):
             widths = [row.width for row in series]
             right.plot(
                 widths,
                 [row.found / row.exact for row in series],
                 color=color,
                 marker=marker,
+                markersize=size,
                 label=f"{norm}, best start",
             )
             right.plot(
@@ -78,6 +80,7 @@ def norm_constants(rows: Sequence[Measured], name: str, file: Path) -> list[Path
                 [row.median / row.exact for row in series],
                 color=color,
                 marker=marker,
+                markersize=size,
                 markerfacecolor="white",
                 linestyle=(0, (1.2, 1.2)),
                 label=f"{norm}, median of starts",
