@@ -12,12 +12,15 @@ from collections import defaultdict
 from pathlib import Path
 
 from lipformer import certify, load_run
+from lipformer.tasks import task_of
 
 MODEL = ("attention", "norm", "residual", "feedforward", "embedding")
 
 
-def describe(group: dict) -> str:
-    """Name a choice by its class and the options in which runs of this table may differ."""
+def describe(group: dict | None) -> str:
+    """Name a choice by its class and the options in which runs of this table may differ; "-" where there is none."""
+    if group is None:
+        return "-"
     name = group["_target_"].rpartition(".")[2]
     options = [f"{key}={group[key]}" for key in ("p", "locality", "filled", "max_scale") if group.get(key) is not None]
     return " ".join([name, *options])
@@ -31,9 +34,10 @@ def main() -> None:
         run = load_run(folder, which="last")
         metrics = json.loads((folder / "metrics.json").read_text())
         config = run.config
-        key = (config["depth"], config["width"], metrics["steps"], *(describe(config[group]) for group in MODEL))
+        key = (config["depth"], config["width"], metrics["steps"], *(describe(config.get(group)) for group in MODEL))
         constant = certify(run.model, p="mixed").trunk
-        rows[key].append((config["seed"], metrics["val/nats_per_char"], constant, metrics["tokens_per_second"]))
+        score = metrics[task_of(config).metric("val")]
+        rows[key].append((config["seed"], score, constant, metrics["tokens_per_second"]))
     print("| depth, width | steps | " + " | ".join(MODEL) + " | valid nats/char (seeds) | trunk, mixed | tokens/s |")
     print("|" + "---|" * (5 + len(MODEL)))
     for (depth, width, steps, *model), runs in sorted(rows.items(), key=lambda row: (row[0][0], min(row[1])[1])):

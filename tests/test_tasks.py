@@ -22,7 +22,7 @@ DOUBT = Task(
     objective=Measure("doubt", "doubt", "doubt", "mean doubt"),
     derived=(Measure("doubt_percent", "percent", "%", "doubt in percent", size=0.01),),
     counted="tokens",
-    generates=True,
+    generates=False,
     module=f"{__name__}.DoubtModule",
 )
 
@@ -111,6 +111,7 @@ def test_a_model_of_another_task_goes_all_the_way(doubt, monkeypatch, capsys):
     assert "mean doubt" in page
     assert "nats per character" not in page
     assert (run / "figures" / "learning.png").is_file()
+    assert not (run / "samples.json").exists(), "it writes no text"
     assert tasks_of([read_record(run), read_record(run)]) == [DOUBT]
 
     evaluation = doubt / "evaluation"

@@ -43,7 +43,7 @@ class Samples(Callback):
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write them, with the final weights, on the first rank; trouble is a warning, for the training is done."""
-        if not trainer.is_global_zero:
+        if not trainer.is_global_zero or not cast(TaskModule, pl_module).task.generates:
             return
         try:
             self._write(trainer, cast(TaskModule, pl_module))
