@@ -133,6 +133,9 @@ def test_a_model_of_ones_own(folder, monkeypatch, capsys):
     allowed = "allow_targets=[my_package]"
     for number, more in enumerate(([], ["generate.samples=1"])):
         assert run_here(monkeypatch, [program, "checkpoint=run", allowed, *more, f"hydra.run.dir={number}"]) == 0
+    capsys.readouterr()
+    assert run_here(monkeypatch, [program, "checkpoint=run", allowed, "study=certify", "hydra.run.dir=no"]) == 2
+    assert "CharGRU" in capsys.readouterr().err
     more = ["resume=run", allowed, "trainer.max_steps=4", "hydra.run.dir=continued"]
     assert run_here(monkeypatch, [str(ROOT / "train.py"), *more]) == 0
 

@@ -119,6 +119,9 @@ def test_a_model_of_another_task_goes_all_the_way(doubt, monkeypatch, capsys):
     figures = json.loads((evaluation / "metrics.json").read_text())
     assert figures["val/doubt"] == pytest.approx(metrics["best/val/doubt"], abs=1e-6)
     assert "%" in capsys.readouterr().out
+    for number, option in enumerate(("generate.samples=1", "study=certify")):
+        assert evaluate(monkeypatch, f"checkpoint={run}", option, f"hydra.run.dir={doubt / str(number)}") == 2
+        assert "task=doubt" in capsys.readouterr().err
     more = (flag, f"resume={run}", "trainer.max_steps=5", f"hydra.run.dir={doubt / 'more'}")
     assert train(monkeypatch, *more) == 0
     assert json.loads((doubt / "more" / "metrics.json").read_text())["steps"] == 5

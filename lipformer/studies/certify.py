@@ -32,7 +32,7 @@ from lipformer.options.study import CertifyOptions
 from lipformer.run_folder import write_metrics
 from lipformer.studies.measured import METRIC_PREFIX, figures_of, figures_table
 from lipformer.studies.opening import choose_device, open_run, open_split, split_loader
-from lipformer.tasks import LANGUAGE
+from lipformer.tasks import LANGUAGE, task_of
 from lipformer.terminal import BAD, tracked, wide_console
 from lipformer.training.metrics import Average, sum_nats
 
@@ -84,10 +84,13 @@ class CertifyStudy:
         """
         device = choose_device(settings.accelerator)
         run = open_run(settings)
+        task = task_of(run.config)
+        if task != LANGUAGE:
+            raise UsageError(f"study=certify is of predictions of characters, and {run.path} is of task={task.name}")
         model = run.model.double().to(device)
         try:
             certificate = certify(model, self.p, self.length)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:  # of a model that cannot be taken apart, or another length
             raise UsageError(f"study=certify: {error}") from error
         data = open_split(run, settings)
         split = cast(Split, settings.split)

@@ -12,6 +12,7 @@ from rich.text import Text
 from lipformer.atomic import replace_text
 from lipformer.config import EvaluateConfig
 from lipformer.data.corpus import Split
+from lipformer.errors import UsageError
 from lipformer.generate import sample
 from lipformer.run_folder import write_metrics
 from lipformer.studies.measured import METRIC_PREFIX, figures_of, figures_table, measure
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class ScoreStudy:
-    """``study=score``: nats and bits per character of a split, or sentences."""
+    """``study=score``: the measures of a run's task on a split, such as nats and bits per character, or sentences."""
 
     def run(self, settings: EvaluateConfig, folder: Path) -> float | None:
         """Measure a run on a split, or let it write where ``generate.samples`` asks for sentences.
@@ -35,7 +36,7 @@ class ScoreStudy:
             folder: of this evaluation.
 
         Returns:
-            Nats per character; None for sentences.
+            The objective of the run's task, such as nats per character; None for sentences.
 
         Raises:
             CheckpointError: there is no checkpoint, or it is truncated, unsafe or inconsistent; it predicts nan.
@@ -56,7 +57,7 @@ def score(settings: EvaluateConfig, folder: Path) -> float:
     Arguments and errors as for :meth:`ScoreStudy.run`.
 
     Returns:
-        Nats per character.
+        The objective of the run's task, such as nats per character.
     """
     device = choose_device(settings.accelerator)
     run = open_run(settings)
@@ -80,6 +81,9 @@ def write_sentences(settings: EvaluateConfig, folder: Path) -> None:
     """
     device = choose_device(settings.accelerator)
     run = open_run(settings)
+    task = task_of(run.config)
+    if not task.generates:
+        raise UsageError(f"generate.samples={settings.generate.samples}: a model of task={task.name} writes no text")
     run.model.to(device)
     log.info("%s writes", run.path)
     generate = asdict(settings.generate)
