@@ -32,7 +32,7 @@ def factory(node: Mapping[str, Any], key: str) -> Callable[..., Any]:
     Raises:
         UsageError: the target cannot be imported, or does not take one of the options.
     """
-    options = {name: value for name, value in node.items() if name not in ("_target_", "_partial_")}
+    options = {name: value for name, value in node.items() if name != "_target_"}
     target = locate(node["_target_"], key)
     accepted = inspect.signature(target).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())

@@ -34,6 +34,11 @@ def explain(error: BaseException, config_name: str) -> str:
         return f"{group}={choice}: no such choice{suggest(choice, names)}; {group} has {', '.join(names)}"
     if found := re.search(r"Error merging override (\S+)", text):
         return f"{found.group(1)}: {_type_error(cause, config_name)}"
+    if found := re.search(r"In '([^']+)': .*Key '([^']+)' not in '\w+' full_key: (\S+)", text):
+        file, key, full_key = found.groups()
+        if key == "_partial_":
+            return f"{file}.yaml: leave out _partial_: every class of a group is called where the model needs it"
+        return f"{file}.yaml: unknown key {full_key}{_nearest(full_key, config_name)}"
     if isinstance(error, OverrideParseException):
         key, _, value = error.override.partition("=")
         quoted = f"'{key}=\"{value or 'value'}\"'"

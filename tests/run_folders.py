@@ -51,7 +51,7 @@ def write_run(
         writer.writerows(rows)
     (folder / "config.yaml").write_text(
         f"name: made_up\ndepth: {depth}\nwidth: 64\nlr: {lr}\nseed: 0\n"
-        f"attention:\n  _target_: lipformer.modules.attention.{attention}\n  _partial_: true\n"
+        f"attention:\n  _target_: lipformer.modules.attention.{attention}\n"
         f"optimizer:\n  _target_: torch.optim.AdamW\n  lr: {lr}\n"
         f"callbacks:\n  {'stability: {every_n_steps: 50}' if telemetry else 'divergence_guard: {patience: 100}'}\n"
     )

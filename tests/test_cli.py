@@ -65,6 +65,24 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, expected, tmp_path):
     assert not list(tmp_path.rglob("*.*")), "a refused run leaves no file"
 
 
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("_partial_: true", "error: attention/mine.yaml: leave out _partial_: every class"),
+        ("column: 2", "error: attention/mine.yaml: unknown key attention.column"),
+        ("columns: two", "error: "),
+    ],
+)
+def test_a_mistake_in_a_file_of_ones_own_names_the_file(line, expected, tmp_path):
+    schema, target = "defaults: [/schema/attention/tied_l2@_here_]", "lipformer.modules.attention.TiedL2Attention"
+    (tmp_path / "conf" / "attention").mkdir(parents=True)
+    (tmp_path / "conf" / "attention" / "mine.yaml").write_text(f"{schema}\n_target_: {target}\n{line}\n")
+    done = run("train.py", "--config-dir=conf", "attention=mine", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(expected), done.stderr
+    assert done.stderr.count("\n") == 1
+
+
 def test_full_error_adds_the_trace(tmp_path):
     done = run("train.py", "depth=abc", cwd=tmp_path, HYDRA_FULL_ERROR="1")
     assert done.returncode == 2

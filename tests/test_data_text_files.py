@@ -91,7 +91,7 @@ def test_share_without_a_line(write):
 
 @pytest.mark.parametrize("split", [(0.5, 0.5), (0.9, 0.2, 0.1), (1.2, -0.1, -0.1), ("a", "b", "c"), None])
 def test_shares_that_are_none(split):
-    assert "expected three shares (train, valid, test) that add up to 1" in error_of(
+    assert "it must be three shares (train, valid, test) that add up to 1" in error_of(
         lambda: TextFiles("a", split=split)
     )
 

@@ -15,7 +15,7 @@ def test_it_fills_a_share_of_the_channels(filled, channels):
 
 @pytest.mark.parametrize("filled", [0.0, -0.5, 1.1, float("nan")])
 def test_shares_out_of_range_are_refused(filled):
-    with pytest.raises(ValueError, match="filled must be above 0 and at most 1"):
+    with pytest.raises(ValueError, match=r"filled=.*: it must be above 0 and at most 1"):
         TokenEmbedding(11, 16, filled=filled)
 
 

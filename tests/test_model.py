@@ -109,7 +109,7 @@ def test_sinusoids_are_those_of_the_paper():
 
 
 def test_unknown_activation_is_named():
-    with pytest.raises(ValueError, match="activation='tanh': it must be one of relu, gelu"):
+    with pytest.raises(ValueError, match="activation=tanh: it must be one of relu, gelu"):
         FeedForward(4, activation="tanh")
 
 

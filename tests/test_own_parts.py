@@ -58,7 +58,7 @@ def own(tmp_path, monkeypatch):
     for group, name in CHOICES.items():
         file = tmp_path / "conf" / group / "own.yaml"
         file.parent.mkdir(parents=True)
-        file.write_text(f"_target_: own_parts.{name}\n_partial_: true\n")
+        file.write_text(f"_target_: own_parts.{name}\n")
     write_text(tmp_path / "text.txt")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -10,7 +10,6 @@ from jacobians import jacobian as full_jacobian
 from jacobians import norm_2
 from programs import train, write_text
 
-from lipformer.config.optimisation import JacobianConfig, JasminConfig
 from lipformer.data.collate import IGNORE, Batch
 from lipformer.errors import UsageError
 from lipformer.model import CharTransformer
@@ -21,6 +20,7 @@ from lipformer.modules.linear import dense
 from lipformer.modules.norms import LayerNorm
 from lipformer.modules.position import LearnedPosition
 from lipformer.modules.residual import PreNorm
+from lipformer.options.optimisation import JacobianOptions, JasminOptions
 from lipformer.training.checkpoint import load_run
 from lipformer.training.regularizers import jacobian, jasmin, jasmin_penalty, no_regularizer
 
@@ -246,14 +246,14 @@ def test_compilation_with_a_regularizer_is_refused(choice, run, tmp_path, capsys
 @pytest.mark.parametrize(
     ("build", "wanted"),
     [
-        (lambda: JasminConfig(weight=0.0, k=0), "above 0"),
-        (lambda: JasminConfig(weight=1.0, k=1), "0, or at least 2"),
-        (lambda: JasminConfig(weight=1.0, k=-1), "0, or at least 2"),
-        (lambda: JacobianConfig(weight=1.0, iterations=0), "at least 1"),
+        (lambda: JasminOptions.check(weight=0.0, k=0), "above 0"),
+        (lambda: JasminOptions.check(weight=1.0, k=1), "0, or at least 2"),
+        (lambda: JasminOptions.check(weight=1.0, k=-1), "0, or at least 2"),
+        (lambda: JacobianOptions.check(weight=1.0, iterations=0), "at least 1"),
     ],
 )
 def test_options_out_of_range_are_refused(build, wanted):
-    with pytest.raises(UsageError, match=wanted):
+    with pytest.raises(ValueError, match=wanted):
         build()
 
 

@@ -155,7 +155,7 @@ def test_what_cannot_be_inverted_is_refused(make, norm, message):
 
 @pytest.mark.parametrize("kind", [WeightedResidual, ConvexResidual])
 def test_layers_are_counted_from_one(kind):
-    with pytest.raises(ValueError, match="layers must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="layers=0: it must be at least 1"):
         kind(NoFeedForward(4), NoNorm, 4, layers=0)
 
 

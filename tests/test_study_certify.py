@@ -62,7 +62,7 @@ def checkpoint_of(tiny_run, file, **targets):
     checkpoint = torch.load(tiny_run / "checkpoints" / "best.ckpt", weights_only=True)
     config = checkpoint["lipformer"]["config"]
     for group, target in targets.items():
-        config[group] = {"_target_": f"lipformer.modules.{target}", "_partial_": True}
+        config[group] = {"_target_": f"lipformer.modules.{target}"}
     torch.manual_seed(0)
     model = build_model(config, len(Vocabulary.from_plain(checkpoint["lipformer"]["vocabulary"])))
     checkpoint["state_dict"] = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}

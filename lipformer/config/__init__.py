@@ -1,16 +1,15 @@
-"""The types and ranges of every configuration key, checked before anything heavy is imported.
+"""The configuration of a run, composed, listed and checked before anything heavy is imported.
 
-`conf/*.yaml` holds the values, the files here their types and ranges. Each shipped YAML names its schema in its
-defaults list (``/schema/attention/tied_l2@_here_``), so Hydra refuses a wrong type or an unknown key while it
-composes; `validate` then checks ranges and what depends on two keys. A YAML of a user's own that names no schema
-is taken as it is: its class checks its own arguments.
+`lipformer.options` states types, defaults, ranges and meanings, `conf/*.yaml` the classes and what differs. Each
+shipped YAML names its schema in its defaults list (``/schema/attention/tied_l2@_here_``), so Hydra knows every option
+and refuses a wrong type or an unknown key while it composes; `validate` then checks ranges and what depends on two
+keys. A YAML of a user's own that names no schema is taken as it is: its class checks its own arguments.
 """
 
-from lipformer.config.data import DataConfig
 from lipformer.config.evaluate import EvaluateConfig
 from lipformer.config.model import MODEL_GROUPS, MODEL_SCALARS, keys_read, refuse_unread, without_unread
 from lipformer.config.places import conf_dir
-from lipformer.config.store import register, study_options, to_plain, validate
+from lipformer.config.store import register, study_options, to_plain, validate, without_partial
 from lipformer.config.train import NO_REGULARIZER, TrainConfig
 from lipformer.config.typed import typed_keys
 
@@ -18,7 +17,6 @@ __all__ = [
     "MODEL_GROUPS",
     "MODEL_SCALARS",
     "NO_REGULARIZER",
-    "DataConfig",
     "EvaluateConfig",
     "TrainConfig",
     "conf_dir",
@@ -29,5 +27,6 @@ __all__ = [
     "to_plain",
     "typed_keys",
     "validate",
+    "without_partial",
     "without_unread",
 ]

@@ -1,10 +1,7 @@
 """What a value must be, said in one line where it is not."""
 
 import math
-from dataclasses import dataclass
 from typing import Any
-
-from omegaconf import MISSING
 
 from lipformer.errors import UsageError
 
@@ -33,11 +30,3 @@ def require_norm(key: str, value: Any) -> None:
     """Refuse what is no name of a norm: "mixed", 2 or inf."""
     known = value == "mixed" or (not isinstance(value, (bool, str)) and value in (2, math.inf))
     require(known, key, value, "one of mixed, 2, inf")
-
-
-@dataclass
-class Factory:
-    """A class and its options; called once for each place in the model where it is needed."""
-
-    _target_: str = MISSING
-    _partial_: bool = True

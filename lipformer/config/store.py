@@ -8,11 +8,22 @@ from typing import Any, cast
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
-from lipformer.config import callbacks, data, evaluate, loggers, optimisation, parts, train, trainer
-from lipformer.config.checks import Factory
+from lipformer.config import evaluate, train
 from lipformer.config.listing import list_groups, list_options
 from lipformer.errors import UsageError
-from lipformer.options import Options, attention, model, study
+from lipformer.options import (
+    Options,
+    PartOptions,
+    attention,
+    callbacks,
+    data,
+    loggers,
+    model,
+    optimisation,
+    parts,
+    study,
+    trainer,
+)
 
 SCHEMAS: dict[str, type] = {
     "train": train.TrainConfig,
@@ -28,32 +39,33 @@ SCHEMAS: dict[str, type] = {
     "attention/kernel": attention.KernelOptions,
     "attention/qk_norm": attention.QKNormOptions,
     "attention/cosine": attention.CosineOptions,
-    "norm/scaled": parts.NormConfig,
-    "norm/act_norm": parts.ActNormConfig,
-    "residual/layered": parts.LayeredResidualConfig,
-    "embedding/embedding": parts.EmbeddingConfig,
-    "feedforward/dense": parts.FeedForwardConfig,
-    "feedforward/contractive": parts.ContractiveFeedForwardConfig,
-    "data/plain": data.DataConfig,
-    "data/ptb": data.PennTreebankConfig,
-    "data/text_files": data.TextFilesConfig,
-    "optimizer/adam": optimisation.OptimizerConfig,
-    "schedule/warmup": optimisation.ScheduleConfig,
-    "schedule/cosine": optimisation.CosineConfig,
-    "regularizer/jasmin": optimisation.JasminConfig,
-    "regularizer/jacobian": optimisation.JacobianConfig,
-    "trainer/trainer": trainer.TrainerConfig,
-    "callbacks/stability": callbacks.StabilityConfig,
-    "callbacks/divergence_guard": callbacks.DivergenceGuardConfig,
-    "callbacks/samples": callbacks.SamplesConfig,
-    "logger/plain": loggers.LoggerConfig,
-    "logger/wandb": loggers.WandbConfig,
+    "norm/scaled": parts.NormOptions,
+    "norm/act_norm": parts.ActNormOptions,
+    "residual/layered": parts.LayeredResidualOptions,
+    "embedding/embedding": parts.EmbeddingOptions,
+    "feedforward/dense": parts.FeedForwardOptions,
+    "feedforward/contractive": parts.ContractiveFeedForwardOptions,
+    "data/plain": data.DataOptions,
+    "data/ptb": data.PennTreebankOptions,
+    "data/text_files": data.TextFilesOptions,
+    "optimizer/adam": optimisation.OptimizerOptions,
+    "schedule/warmup": optimisation.ConstantOptions,
+    "schedule/inverse_sqrt": optimisation.InverseSqrtOptions,
+    "schedule/cosine": optimisation.CosineScheduleOptions,
+    "regularizer/jasmin": optimisation.JasminOptions,
+    "regularizer/jacobian": optimisation.JacobianOptions,
+    "trainer/trainer": trainer.TrainerOptions,
+    "callbacks/stability": callbacks.StabilityOptions,
+    "callbacks/divergence_guard": callbacks.DivergenceGuardOptions,
+    "callbacks/samples": callbacks.SamplesOptions,
+    "logger/plain": PartOptions,
+    "logger/wandb": loggers.WandbOptions,
     "study/score": study.ScoreOptions,
     "study/certify": study.CertifyOptions,
     "study/report": study.ReportOptions,
     "study/workspace": study.WorkspaceOptions,
     "study/layer_norm": study.LayerNormOptions,
-    "factory": Factory,
+    "factory": PartOptions,
 }
 
 
@@ -134,6 +146,14 @@ def _refuse_values_out_of_range(node: DictConfig, prefix: str) -> None:
 
 
 def to_plain(config: DictConfig) -> dict[str, Any]:
-    """Return the configuration as dictionaries, lists and scalars: what checkpoints and loggers can hold."""
-    plain = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
-    return cast(dict[str, Any], plain)
+    """Return the configuration as dictionaries, lists and scalars: what checkpoints and loggers can hold.
+
+    Without ``_partial_``, which a YAML of a user's own may have: it says what is done with every class.
+    """
+    plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
+    return {key: without_partial(node) for key, node in plain.items()}
+
+
+def without_partial(node: Any) -> Any:
+    """Return a group without Hydra's ``_partial_``; anything else as it is."""
+    return {key: value for key, value in node.items() if key != "_partial_"} if isinstance(node, dict) else node

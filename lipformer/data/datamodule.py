@@ -2,7 +2,7 @@
 
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from pytorch_lightning import LightningDataModule
 
@@ -13,6 +13,7 @@ from lipformer.data.resumable_loader import ResumableLoader
 from lipformer.data.sentences import Sentences
 from lipformer.data.vocabulary import Unknown, Vocabulary
 from lipformer.errors import DataError
+from lipformer.options.data import DataOptions
 
 _SPLITS_OF_STAGE: dict[str | None, tuple[Split, ...]] = {
     "fit": ("train", "valid"),
@@ -44,13 +45,8 @@ class CharDataModule(LightningDataModule):
     Args:
         corpus: where the lines come from.
         context: most tokens the model can read, the end symbol counted.
-        max_length: lines of more tokens, the end symbol counted, are dropped from every split; None drops
-            none. The limit is part of :meth:`protocol`, as figures of a filtered split are not those of the
-            whole.
-        unknown: what to do with a character of valid or test that train does not have, see
-            :meth:`Vocabulary.encode`.
-        batch_tokens: most tokens of a padded batch.
-        num_workers: processes that prepare batches; 0 prepares them in this one.
+        max_length, unknown, batch_tokens, num_workers: as in :class:`~lipformer.options.data.DataOptions`. The limit
+            on the length is part of :meth:`protocol`, as figures of a filtered split are not those of the whole.
         seed: seed of the order of the training batches.
         vocabulary: the vocabulary of a trained model; None collects it from all training lines.
     """
@@ -60,16 +56,18 @@ class CharDataModule(LightningDataModule):
         corpus: Corpus,
         *,
         context: int,
-        max_length: int | None,
-        unknown: Unknown,
-        batch_tokens: int,
-        num_workers: int,
+        max_length: int | None = DataOptions.max_length,
+        unknown: str = DataOptions.unknown,
+        batch_tokens: int = DataOptions.batch_tokens,
+        num_workers: int = DataOptions.num_workers,
         seed: int,
         vocabulary: Vocabulary | None = None,
     ):
         super().__init__()
+        DataOptions.check(max_length=max_length, unknown=unknown, batch_tokens=batch_tokens, num_workers=num_workers)
         self.corpus = corpus
-        self.context, self.max_length, self.unknown = context, max_length, unknown
+        self.context, self.max_length = context, max_length
+        self.unknown = cast(Unknown, unknown)
         self.batch_tokens, self.num_workers, self.seed = batch_tokens, num_workers, seed
         self.vocabulary = vocabulary
         self._parts: dict[Split, _Part] = {}

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from lipformer.data.corpus import Split
 from lipformer.data.text_lines import read_lines
 from lipformer.errors import DataError
+from lipformer.options.data import PennTreebankOptions
 
 
 class _Facts(NamedTuple):
@@ -45,13 +46,17 @@ class PennTreebank:
     checked, see :meth:`lines`.
 
     Args:
-        dir: folder that holds the files; no other place is tried.
-        download: ask the Hugging Face hub where no folder holds the split.
-        verify: compare the text with the benchmark's sha256 and counts. Without it the corpus calls itself
-            ``ptb (unverified)``, as figures on another text are no figures of the benchmark.
+        dir, download, verify: as in :class:`~lipformer.options.data.PennTreebankOptions`. Where ``dir`` is given, no
+            other place is tried. Without ``verify`` the corpus calls itself ``ptb (unverified)``, as figures on another
+            text are no figures of the benchmark.
     """
 
-    def __init__(self, dir: str | None = None, download: bool = True, verify: bool = True):
+    def __init__(
+        self,
+        dir: str | None = PennTreebankOptions.dir,
+        download: bool = PennTreebankOptions.download,
+        verify: bool = PennTreebankOptions.verify,
+    ):
         self.dir = dir
         self.download = download
         self.verify = verify

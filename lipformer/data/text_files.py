@@ -7,6 +7,7 @@ from pathlib import Path
 from lipformer.data.corpus import Split
 from lipformer.data.text_lines import read_lines
 from lipformer.errors import DataError
+from lipformer.options.data import TextFilesOptions
 
 _PARTS = ("train", "valid", "test")
 
@@ -21,10 +22,7 @@ class TextFiles:
     the same part.
 
     Args:
-        train: path of the training text, or of the only text; relative paths count from the launch folder.
-        valid: path of the validation text.
-        test: path of the test text.
-        split: shares of train, valid and test of the only text; they add up to 1.
+        train, valid, test, split: as in :class:`~lipformer.options.data.TextFilesOptions`.
 
     Raises:
         DataError: ``split`` is not three shares that add up to 1.
@@ -33,18 +31,15 @@ class TextFiles:
     def __init__(
         self,
         train: str,
-        valid: str | None = None,
-        test: str | None = None,
-        split: Sequence[float] = (0.9, 0.05, 0.05),
+        valid: str | None = TextFilesOptions.valid,
+        test: str | None = TextFilesOptions.test,
+        split: Sequence[float] = TextFilesOptions.split,
     ):
         try:
-            self.split = tuple(float(share) for share in split)
-        except (TypeError, ValueError):
-            self.split = ()
-        if len(self.split) != 3 or min(self.split) < 0 or not math.isclose(sum(self.split), 1, abs_tol=1e-6):
-            raise DataError(
-                f"data.split={split}: expected three shares (train, valid, test) that add up to 1, e.g. [0.9,0.05,0.05]"
-            )
+            TextFilesOptions.check(split=split)
+        except ValueError as error:
+            raise DataError(f"data.{error}") from None
+        self.split = tuple(map(float, split))
         self.train, self.valid, self.test = train, valid, test
         self._numbers: dict[str, list[int]] = {}  # split -> for each of its lines, its number in the file
         self._blank: dict[str, int] = {}  # split -> blank lines of its file

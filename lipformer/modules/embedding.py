@@ -2,6 +2,8 @@
 
 from torch import nn
 
+from lipformer.options.parts import EmbeddingOptions
+
 
 class TokenEmbedding(nn.Embedding):
     r"""A vector for each symbol, in all of the model's channels or in the first ones.
@@ -16,15 +18,14 @@ class TokenEmbedding(nn.Embedding):
     Args:
         vocabulary_size: number of symbols, V.
         width: channels of the model, D.
-        filled: share of the channels to fill, above 0 and at most 1.
+        filled: as in :class:`~lipformer.options.parts.EmbeddingOptions`.
 
     Raises:
         ValueError: ``filled`` is out of range, or leaves no channel to fill.
     """
 
-    def __init__(self, vocabulary_size: int, width: int, *, filled: float = 1.0):
-        if not 0 < filled <= 1:
-            raise ValueError(f"filled must be above 0 and at most 1, not {filled}")
+    def __init__(self, vocabulary_size: int, width: int, *, filled: float = EmbeddingOptions.filled):
+        EmbeddingOptions.check(filled=filled)
         channels = round(filled * width)
         if channels < 1:
             raise ValueError(f"filled={filled} of {width} channels is none")

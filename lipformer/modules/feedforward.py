@@ -9,6 +9,7 @@ from lipformer.bounds.compose import compose
 from lipformer.functional import spectral
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.modules.dropout import ContractiveDropout, Dropout
+from lipformer.options.parts import ContractiveFeedForwardOptions, FeedForwardOptions
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 
@@ -20,22 +21,27 @@ class FeedForward(nn.Module):
 
     Args:
         width: features of a token, D.
-        activation: ``relu``, ``gelu`` or ``silu``.
-        expansion: hidden features as a multiple of `width`.
+        activation, expansion: as in :class:`~lipformer.options.parts.FeedForwardOptions`.
         dropout: probability of dropping a feature of the branch's output.
 
     Raises:
-        ValueError: an unknown activation, or ``dropout`` outside [0, 1).
+        ValueError: an option is out of its range, or ``dropout`` outside [0, 1).
 
     References: Vaswani et al. 2017, arXiv 1706.03762, eq. 2.
     """
 
     caveat = ""
 
-    def __init__(self, width: int, *, activation: str = "relu", expansion: int = 4, dropout: float = 0.0):
+    def __init__(
+        self,
+        width: int,
+        *,
+        activation: str = FeedForwardOptions.activation,
+        expansion: int = FeedForwardOptions.expansion,
+        dropout: float = 0.0,
+    ):
         super().__init__()
-        if activation not in ACTIVATIONS:
-            raise ValueError(f"activation={activation!r}: it must be one of {', '.join(ACTIVATIONS)}")
+        FeedForwardOptions.check(activation=activation, expansion=expansion)
         self.slope = theorems.activation_bound(activation)
         self.expand = nn.Linear(width, expansion * width)
         self.activation = ACTIVATIONS[activation]()
@@ -65,13 +71,12 @@ class ContractiveFeedForward(FeedForward):
 
     Args:
         width: features of a token, D.
-        activation: ``relu``, ``gelu`` or ``silu``, divided by its largest slope.
-        expansion: hidden features as a multiple of `width`.
+        activation, expansion, scale: as in :class:`~lipformer.options.parts.ContractiveFeedForwardOptions`; the
+            activation is divided by its largest slope.
         dropout: probability of dropping a feature of the branch's output, contractive in both modes.
-        scale: the Lipschitz constant left, in (0, 1).
 
     Raises:
-        ValueError: as for :class:`FeedForward`; ``scale`` outside (0, 1).
+        ValueError: as for :class:`FeedForward`.
 
     References: Behrmann et al. 2019 (i-ResNet), arXiv 1811.00995, sec. 2, with the norm from above instead of by
     power iteration.
@@ -81,11 +86,16 @@ class ContractiveFeedForward(FeedForward):
     """What depends on the parameters alone (`lipformer.functional.constant_weights`)."""
 
     def __init__(
-        self, width: int, *, activation: str = "relu", expansion: int = 4, dropout: float = 0.0, scale: float = 0.97
+        self,
+        width: int,
+        *,
+        activation: str = ContractiveFeedForwardOptions.activation,
+        expansion: int = ContractiveFeedForwardOptions.expansion,
+        dropout: float = 0.0,
+        scale: float = ContractiveFeedForwardOptions.scale,
     ):
         super().__init__(width, activation=activation, expansion=expansion)
-        if not 0 < scale < 1:
-            raise ValueError(f"scale must be in (0, 1), not {scale}")
+        ContractiveFeedForwardOptions.check(scale=scale)
         self.dropout = ContractiveDropout(dropout)
         self.scale = scale
         for linear in (self.expand, self.contract):

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from lipformer.bounds import theorems
 from lipformer.functional.spectral import Norm, parse_norm
+from lipformer.options.parts import ActNormOptions, NormOptions
 
 SMALLEST_STD = 1e-6
 """Below it, in units of its mean where that exceeds 1, a channel of the first batch counts as empty: there is nothing
@@ -21,10 +22,22 @@ class LayerNorm(nn.LayerNorm):
 
     Shape: ``(B, N, D) -> (B, N, D)``.
 
+    Args:
+        width: features of a token, D.
+        eps: as in :class:`~lipformer.options.parts.NormOptions`.
+        bias: whether there is a shift.
+
+    Raises:
+        ValueError: ``eps`` is out of its range.
+
     References: Ba, Kiros, Hinton 2016, arXiv 1607.06450, eq. 4.
     """
 
     caveat = "max|gamma| / sqrt(eps), reached by nearly constant tokens"
+
+    def __init__(self, width: int, eps: float = NormOptions.eps, *, bias: bool = True):
+        NormOptions.check(eps=eps)
+        super().__init__(width, eps=eps, bias=bias)
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """`theorems.layer_norm_bound`; the length does not matter."""
@@ -44,14 +57,18 @@ class RMSNorm(nn.RMSNorm):
 
     Args:
         width: features of a token, D.
-        eps: added to the mean square.
+        eps: as in :class:`~lipformer.options.parts.NormOptions`.
+
+    Raises:
+        ValueError: ``eps`` is out of its range.
 
     References: Zhang, Sennrich 2019, arXiv 1910.07467, eq. 4.
     """
 
     caveat = "max|gamma| / sqrt(eps), reached by tokens near zero"
 
-    def __init__(self, width: int, eps: float = 1e-5):
+    def __init__(self, width: int, eps: float = NormOptions.eps):
+        NormOptions.check(eps=eps)
         super().__init__(width, eps=eps)
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
@@ -118,18 +135,17 @@ class ActNorm(nn.Module):
 
     Args:
         width: features of a token, D.
-        max_scale: largest s, above 0; None for no limit. A certificate carries the largest s.
+        max_scale: largest s, which a certificate carries; as in :class:`~lipformer.options.parts.ActNormOptions`.
 
     Raises:
-        ValueError: ``max_scale`` is not above 0.
+        ValueError: ``max_scale`` is out of its range.
 
     References: Kingma, Dhariwal 2018 (Glow), arXiv 1807.03039, sec. 3.1; the limit is ours.
     """
 
-    def __init__(self, width: int, *, max_scale: float | None = None):
+    def __init__(self, width: int, *, max_scale: float | None = ActNormOptions.max_scale):
         super().__init__()
-        if max_scale is not None and not max_scale > 0:
-            raise ValueError(f"max_scale must be above 0, or null for no limit, not {max_scale}")
+        ActNormOptions.check(max_scale=max_scale)
         self.max_scale = max_scale
         self.log_scale = nn.Parameter(torch.zeros(width))
         self.bias = nn.Parameter(torch.zeros(width))

@@ -14,6 +14,7 @@ from lipformer.functional.spectral import Norm
 from lipformer.modules.contracts import Contractive, InvertibleNorm, LipschitzOnBall, lipschitz_bound, output_radius
 from lipformer.modules.fixed_point import Solution, solve
 from lipformer.modules.log_det import log_det
+from lipformer.options.parts import LayeredResidualOptions
 
 
 class Residual(nn.Module):
@@ -149,18 +150,17 @@ class WeightedResidual(Residual):
         branch: f, ``(B, N, D) -> (B, N, D)``.
         norm: makes the norm of a given width.
         width: features of a token, D.
-        layers: L.
+        layers: as in :class:`~lipformer.options.parts.LayeredResidualOptions`.
 
     Raises:
-        ValueError: ``layers`` < 1.
+        ValueError: ``layers`` is out of its range.
 
     References: Qi et al. 2023 (LipsFormer), arXiv 2304.09856, sec. 3, with norm=center_norm.
     """
 
     def __init__(self, branch: nn.Module, norm: Callable[[int], nn.Module], width: int, *, layers: int):
         super().__init__(branch, norm, width)
-        if layers < 1:
-            raise ValueError(f"layers must be at least 1, not {layers}")
+        LayeredResidualOptions.check(layers=layers)
         self.alpha = nn.Parameter(torch.full((width,), 1 / layers))
 
     @property
@@ -189,18 +189,17 @@ class ConvexResidual(Residual):
         branch: f, ``(B, N, D) -> (B, N, D)``.
         norm: makes the norm of a given width.
         width: features of a token, D.
-        layers: L.
+        layers: as in :class:`~lipformer.options.parts.LayeredResidualOptions`.
 
     Raises:
-        ValueError: ``layers`` < 1.
+        ValueError: ``layers`` is out of its range.
 
     References: Newhouse et al. 2025, arXiv 2507.13338, with a fixed there.
     """
 
     def __init__(self, branch: nn.Module, norm: Callable[[int], nn.Module], width: int, *, layers: int):
         super().__init__(branch, norm, width)
-        if layers < 1:
-            raise ValueError(f"layers must be at least 1, not {layers}")
+        LayeredResidualOptions.check(layers=layers)
         share = 1 / (2 * layers)
         self.logit = nn.Parameter(torch.tensor(math.log(share / (1 - share))))
 

@@ -94,6 +94,6 @@ def figures_table(run: Run, split: str, metrics: Mapping[str, Any]) -> Table:
 def _describe(node: Mapping[str, Any]) -> str:
     """A class without its package, and its options."""
     kind = node["_target_"].rpartition(".")[2]
-    hidden = ("_target_", "_partial_", "reads")
+    hidden = ("_target_", "reads")
     options = ", ".join(f"{name}={value}" for name, value in node.items() if name not in hidden)
     return f"{kind} ({options})" if options else kind

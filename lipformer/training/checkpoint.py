@@ -14,9 +14,10 @@ import pytorch_lightning as pl
 import torch
 
 import lipformer
-from lipformer.config import MODEL_GROUPS, DataConfig, keys_read
+from lipformer.config import MODEL_GROUPS, keys_read
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, LipformerError
+from lipformer.options.data import DataOptions
 from lipformer.training.build import LOADER_KEYS, build_model, check_targets
 from lipformer.training.checkpoint_io import BEST, LAST, PREVIOUS
 from lipformer.training.old_configs import as_written_today
@@ -193,7 +194,7 @@ def _check_plain_parts(checkpoint: Mapping[str, Any], config: Mapping[str, Any])
     for name, value, kind in (("name", config["name"], str), ("global_step", checkpoint["global_step"], int)):
         if not isinstance(value, kind):
             raise TypeError(f"{name} is no {kind.__name__}")
-    DataConfig(**{key: config["data"][key] for key in ("_target_", *LOADER_KEYS)})  # checks their ranges
+    DataOptions.check(**{key: config["data"][key] for key in LOADER_KEYS})
     _check_sizes(config, checkpoint["state_dict"])
 
 

@@ -10,6 +10,7 @@ from pytorch_lightning.loggers import Logger, TensorBoardLogger
 from pytorch_lightning.utilities import rank_zero_only
 
 from lipformer.errors import UsageError
+from lipformer.options.loggers import WandbOptions
 from lipformer.run_folder import Outcome
 from lipformer.training.wandb_mode import first_line, resolve_mode
 from lipformer.training.wandb_run import WandbRunLogger
@@ -38,17 +39,21 @@ def wandb_logger(
     *,
     folder: Path,
     config: dict[str, Any],
-    project: str,
-    entity: str | None,
-    mode: str,
-    init_timeout: float,
-    finish_timeout: float,
+    project: str = WandbOptions.project,
+    entity: str | None = WandbOptions.entity,
+    mode: str = WandbOptions.mode,
+    init_timeout: float = WandbOptions.init_timeout,
+    finish_timeout: float = WandbOptions.finish_timeout,
 ) -> Logger | None:
     """Log to a Weights & Biases run with its files in ``<folder>/wandb``; None where wandb is disabled.
 
+    Options as in :class:`~lipformer.options.loggers.WandbOptions`.
+
     Raises:
         UsageError: see `resolve_mode`.
+        ValueError: an option is out of its range.
     """
+    WandbOptions.check(mode=mode, init_timeout=init_timeout, finish_timeout=finish_timeout)
     mode = resolve_mode(mode)
     if mode == "disabled":
         return None

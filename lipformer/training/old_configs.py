@@ -8,14 +8,14 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from lipformer.config import MODEL_GROUPS, MODEL_SCALARS, NO_REGULARIZER
+from lipformer.config import MODEL_GROUPS, MODEL_SCALARS, NO_REGULARIZER, without_partial
 
 GROUPS: dict[str, dict[str, Any]] = {
     "task": {"name": "language"},
     "model": {"_target_": "lipformer.model.CharTransformer", "reads": [*MODEL_SCALARS, *MODEL_GROUPS]},
-    "embedding": {"_target_": "lipformer.modules.embedding.TokenEmbedding", "_partial_": True, "filled": 1.0},
-    "linear": {"_target_": "lipformer.modules.linear.dense", "_partial_": True},
-    "regularizer": {"_target_": NO_REGULARIZER, "_partial_": True},
+    "embedding": {"_target_": "lipformer.modules.embedding.TokenEmbedding", "filled": 1.0},
+    "linear": {"_target_": "lipformer.modules.linear.dense"},
+    "regularizer": {"_target_": NO_REGULARIZER},
     "callbacks": {},
 }
 """Groups that came later, as they then were."""
@@ -40,7 +40,7 @@ def as_written_today(config: Mapping[str, Any]) -> dict[str, Any]:
     for group, node in today.items():
         if not isinstance(node, dict):
             continue
-        node = {**copy.deepcopy(KEYS.get(group, {})), **node}
+        node = {**copy.deepcopy(KEYS.get(group, {})), **without_partial(node)}
         if isinstance(node.get("_target_"), str):
             node = _moved(node)
         elif group == "callbacks":

@@ -19,6 +19,7 @@ from lipformer.modules import contracts
 from lipformer.modules.attention.kernel import KernelAttention
 from lipformer.modules.attention.sigmoid import SigmoidAttention
 from lipformer.modules.contracts import Attends, HasTrunk
+from lipformer.options.optimisation import JacobianOptions, JasminOptions
 
 Regularized = tuple[Float[Tensor, "B N V"], Float[Tensor, ""] | None]
 """Logits, and the penalty already times its weight; None where there is none."""
@@ -29,7 +30,9 @@ def no_regularizer(model: nn.Module, batch: Batch) -> Regularized:
     return model(batch.inputs), None
 
 
-def jasmin(model: nn.Module, batch: Batch, *, weight: float, k: int) -> Regularized:
+def jasmin(
+    model: nn.Module, batch: Batch, *, weight: float = JasminOptions.weight, k: int = JasminOptions.k
+) -> Regularized:
     r"""Penalise attention whose softmax is sensitive to its scores: :func:`jasmin_penalty`, mean over the layers.
 
     The layers' inputs are recorded while the model runs, by its fast path; only the attention weights are computed
@@ -38,14 +41,14 @@ def jasmin(model: nn.Module, batch: Batch, *, weight: float, k: int) -> Regulari
     Args:
         model: a ``CharTransformer`` whose attention takes a softmax of scores.
         batch: of sentences.
-        weight: of the penalty in the loss, lambda.
-        k: as in `jasmin_penalty`.
+        weight, k: as in :class:`~lipformer.options.optimisation.JasminOptions` and `jasmin_penalty`.
 
     Raises:
         UsageError: the model has no attention, or one that takes no softmax.
 
     References: Yudin et al. 2025 (JaSMin), arXiv 2507.07814.
     """
+    JasminOptions.check(weight=weight, k=k)
     recorded: list[tuple[Attends, Tensor]] = []
     layers = [module for module in model.modules() if isinstance(module, Attends)]
     if not layers or isinstance(layers[0], (SigmoidAttention, KernelAttention)):
@@ -108,7 +111,13 @@ def jasmin_penalty(
 SMALLEST = 1e-12
 
 
-def jacobian(model: nn.Module, batch: Batch, *, weight: float, iterations: int) -> Regularized:
+def jacobian(
+    model: nn.Module,
+    batch: Batch,
+    *,
+    weight: float = JacobianOptions.weight,
+    iterations: int = JacobianOptions.iterations,
+) -> Regularized:
     r"""Penalise the local Lipschitz constant of the trunk, from embedded tokens to features, at the batch itself.
 
     .. math:: \frac{\lambda}{B} \sum_b \langle u_b, J_b v_b \rangle^2 \le \frac{\lambda}{B} \sum_b \|J_b\|_2^2
@@ -122,8 +131,8 @@ def jacobian(model: nn.Module, batch: Batch, *, weight: float, iterations: int) 
     Args:
         model: a ``CharTransformer``: ``embed`` and ``trunk``.
         batch: of sentences.
-        weight: of the penalty in the loss, lambda.
-        iterations: alternations; each costs about three backward passes.
+        weight, iterations: as in :class:`~lipformer.options.optimisation.JacobianOptions`; an iteration costs about
+            three backward passes.
 
     Raises:
         UsageError: the model has no ``embed`` and ``trunk``.
@@ -131,6 +140,7 @@ def jacobian(model: nn.Module, batch: Batch, *, weight: float, iterations: int) 
     References: Yoshida, Miyato 2017, arXiv 1705.10941 (the same of weights); Hoffman et al. 2019, arXiv 1908.02729
     (Frobenius norm of the network's Jacobian).
     """
+    JacobianOptions.check(weight=weight, iterations=iterations)
     if not isinstance(model, HasTrunk):
         raise UsageError(
             f"regularizer=jacobian needs a model with embed and trunk, which {type(model).__name__} lacks; "

@@ -2,27 +2,41 @@
 
 import math
 
+from lipformer.options.optimisation import ConstantOptions, CosineScheduleOptions, InverseSqrtOptions
+
 
 def _warmup(step: int, warmup_steps: int) -> float:
     return min(1.0, (step + 1) / warmup_steps) if warmup_steps else 1.0
 
 
-def constant(step: int, *, warmup_steps: int) -> float:
-    """Return 1 after a linear warm-up."""
+def constant(step: int, *, warmup_steps: int = ConstantOptions.warmup_steps) -> float:
+    """Return 1 after a linear warm-up; options as in `ConstantOptions`."""
+    ConstantOptions.check(warmup_steps=warmup_steps)
     return _warmup(step, warmup_steps)
 
 
-def inverse_sqrt(step: int, *, warmup_steps: int) -> float:
-    r"""Return :math:`\sqrt{w / t}` from step t = w on, after a linear warm-up of w steps.
+def inverse_sqrt(step: int, *, warmup_steps: int = InverseSqrtOptions.warmup_steps) -> float:
+    r"""Return :math:`\sqrt{w / t}` from step t = w on, after a linear warm-up of w steps (`InverseSqrtOptions`).
 
     References: Vaswani et al. 2017, arXiv 1706.03762, eq. 3, scaled so that the peak is 1.
     """
+    InverseSqrtOptions.check(warmup_steps=warmup_steps)
     warmup = max(warmup_steps, 1)
     return min((step + 1) / warmup, math.sqrt(warmup / (step + 1)))
 
 
-def cosine(step: int, *, warmup_steps: int, total_steps: int, final_fraction: float) -> float:
-    """Return half a cosine from 1 to `final_fraction` after a linear warm-up; constant past `total_steps`."""
+def cosine(
+    step: int,
+    *,
+    total_steps: int,
+    warmup_steps: int = CosineScheduleOptions.warmup_steps,
+    final_fraction: float = CosineScheduleOptions.final_fraction,
+) -> float:
+    """Return half a cosine from 1 to `final_fraction` after a linear warm-up; constant past `total_steps`.
+
+    Options as in `CosineScheduleOptions`.
+    """
+    CosineScheduleOptions.check(warmup_steps=warmup_steps, total_steps=total_steps, final_fraction=final_fraction)
     if step < warmup_steps:
         return _warmup(step, warmup_steps)
     progress = min(1.0, (step - warmup_steps) / max(total_steps - warmup_steps, 1))

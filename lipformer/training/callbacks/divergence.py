@@ -12,6 +12,7 @@ from torch import Tensor
 from lipformer.atomic import replacing
 from lipformer.data.collate import Batch
 from lipformer.errors import DivergedError, one_line
+from lipformer.options.callbacks import DivergenceGuardOptions
 from lipformer.run_folder import local_rank
 from lipformer.telemetry.diagnosis import nonfinite_gradient, nonfinite_output, nonfinite_parameter
 from lipformer.training.task_module import TaskModule
@@ -28,18 +29,18 @@ class DivergenceGuard(Callback):
     loads with ``weights_only=True``.
 
     Args:
-        loss_above: in units of the task's objective, such as nats per character; None for no limit.
-        patience: steps in a row that the training loss may be above it.
+        loss_above, patience: as in :class:`~lipformer.options.callbacks.DivergenceGuardOptions`.
 
     Raises:
-        ValueError: ``loss_above`` is not above 0, or ``patience`` below 1.
+        ValueError: one is out of its range.
     """
 
-    def __init__(self, loss_above: float | None, patience: int):
-        if loss_above is not None and not loss_above > 0:
-            raise ValueError(f"loss_above must be above 0, not {loss_above}")
-        if patience < 1:
-            raise ValueError(f"patience must be at least 1, not {patience}")
+    def __init__(
+        self,
+        loss_above: float | None = DivergenceGuardOptions.loss_above,
+        patience: int = DivergenceGuardOptions.patience,
+    ):
+        DivergenceGuardOptions.check(loss_above=loss_above, patience=patience)
         self._loss_above, self._patience = loss_above, patience
         self._steps_above = 0
         self._batch: Batch | None = None

@@ -13,6 +13,7 @@ from lipformer.atomic import replace_text
 from lipformer.errors import one_line
 from lipformer.generate import sample
 from lipformer.modules import contracts
+from lipformer.options.callbacks import SamplesOptions
 from lipformer.training.loggers import log_samples
 from lipformer.training.task_module import TaskModule
 
@@ -25,20 +26,19 @@ class Samples(Callback):
     """Leaves ``samples.json`` in the run folder, and the same sentences with the loggers that take text.
 
     Args:
-        sentences: how many.
-        temperature: 0 takes the likeliest character each time.
-        max_chars: of a sentence; fewer where the model reads fewer.
+        sentences, temperature, max_chars: as in :class:`~lipformer.options.callbacks.SamplesOptions`.
 
     Raises:
-        ValueError: a number is out of its range.
+        ValueError: one is out of its range.
     """
 
-    def __init__(self, sentences: int, temperature: float, max_chars: int):
-        for name, count in {"sentences": sentences, "max_chars": max_chars}.items():
-            if not isinstance(count, int) or count < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {count!r}")
-        if not isinstance(temperature, int | float) or not temperature >= 0:
-            raise ValueError(f"temperature must be zero or more, not {temperature!r}")
+    def __init__(
+        self,
+        sentences: int = SamplesOptions.sentences,
+        temperature: float = SamplesOptions.temperature,
+        max_chars: int = SamplesOptions.max_chars,
+    ):
+        SamplesOptions.check(sentences=sentences, temperature=temperature, max_chars=max_chars)
         self._sentences, self._temperature, self._max_chars = sentences, temperature, max_chars
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -19,6 +19,7 @@ from lipformer.errors import one_line
 from lipformer.functional.eval_mode import eval_mode
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.modules.walk import Passage
+from lipformer.options.callbacks import StabilityOptions
 from lipformer.telemetry.attention import attention_statistics
 from lipformer.telemetry.constants import LocalConstants, inversion_statistics, weight_norms
 from lipformer.telemetry.layers import pass_through, range_statistics
@@ -42,24 +43,27 @@ class StabilityMonitor(Callback):
     user's own that has no second derivative, is given up with a warning; it never ends the training.
 
     Args:
-        every_n_steps: optimizer steps between two rows of what is cheap.
-        dear_every_n_steps: and between two of norms of weights, local constants, certificates and inverses.
-        sentences: of the probe.
-        p: norm of certificates and local constants, "mixed", 2 or ``math.inf``.
+        every_n_steps, dear_every_n_steps, sentences, p: as in
+            :class:`~lipformer.options.callbacks.StabilityOptions`.
 
     Raises:
-        ValueError: a period or the number of sentences is below 1; unknown ``p``.
+        ValueError: one is out of its range.
 
     Attributes:
         latest: the last value of each metric.
         seconds: spent here so far.
     """
 
-    def __init__(self, every_n_steps: int, dear_every_n_steps: int, sentences: int, p: Norm | str):
-        counts = {"every_n_steps": every_n_steps, "dear_every_n_steps": dear_every_n_steps, "sentences": sentences}
-        for name, count in counts.items():
-            if not isinstance(count, int) or count < 1:
-                raise ValueError(f"{name} must be a whole number of at least 1, not {count!r}")
+    def __init__(
+        self,
+        every_n_steps: int = StabilityOptions.every_n_steps,
+        dear_every_n_steps: int = StabilityOptions.dear_every_n_steps,
+        sentences: int = StabilityOptions.sentences,
+        p: Norm | str = StabilityOptions.p,
+    ):
+        StabilityOptions.check(
+            every_n_steps=every_n_steps, dear_every_n_steps=dear_every_n_steps, sentences=sentences, p=p
+        )
         self.latest: dict[str, float] = {}
         self.seconds = 0.0
         self._every, self._dear_every, self._sentences = every_n_steps, dear_every_n_steps, sentences

@@ -1,0 +1,49 @@
+"""Options of the other parts of the model: norms, residuals, embeddings, feed-forwards."""
+
+from dataclasses import dataclass
+
+from lipformer.options.checks import number, one_of, or_null
+from lipformer.options.option import REQUIRED, PartOptions, option
+
+
+@dataclass
+class NormOptions(PartOptions):
+    """Options of `layer_norm` and `rms_norm`."""
+
+    eps: float = option(1e-5, "added to the variance, or to the mean square", number(at_least=0))
+
+
+@dataclass
+class ActNormOptions(PartOptions):
+    """Options of `act_norm`."""
+
+    max_scale: float | None = option(None, "largest scale", or_null(number(above=0), "for no limit"))
+
+
+@dataclass
+class LayeredResidualOptions(PartOptions):
+    """Options of `weighted` and `convex`."""
+
+    layers: int = option(REQUIRED, "blocks, L; the branch begins with the weight 1/L or 1/(2L)", number(at_least=1))
+
+
+@dataclass
+class EmbeddingOptions(PartOptions):
+    """Options of `full` and `blank`."""
+
+    filled: float = option(1.0, "share of the channels that embedding and position fill", number(above=0, at_most=1))
+
+
+@dataclass
+class FeedForwardOptions(PartOptions):
+    """Options of `relu` and `gelu`."""
+
+    activation: str = option("relu", "between the two maps", one_of("relu", "gelu", "silu"))
+    expansion: int = option(4, "hidden features as a multiple of width", number(at_least=1))
+
+
+@dataclass
+class ContractiveFeedForwardOptions(FeedForwardOptions):
+    """Options of `contractive`."""
+
+    scale: float = option(0.97, "Lipschitz constant left", number(above=0, below=1))

@@ -1,0 +1,48 @@
+"""How long to train, on what, and how often to look."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lipformer.options.checks import Check, number, one_of, or_null
+from lipformer.options.option import Fault, Options, option
+
+
+def _limit() -> Check:
+    return Check(lambda limit: limit == -1 or limit >= 1, "at least 1, or -1 for no limit")
+
+
+@dataclass
+class TrainerOptions(Options):
+    """Options of `auto`, `cpu` and `gpu`."""
+
+    accelerator: str = option("auto", "auto: a GPU where there is one", one_of("auto", "cpu", "gpu"))
+    devices: Any = option(1, "how many, or a list of device numbers")
+    precision: str = option(
+        "32-true",
+        "of weights (true) or of products alone (mixed)",
+        one_of("32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"),
+    )
+    threads: int | None = option(
+        None, "CPU threads", or_null(number(at_least=1), "for one for a small model, else one for each core")
+    )
+    max_steps: int = option(1500, "optimizer steps", _limit())
+    max_epochs: int = option(-1, "passes over the corpus", _limit())
+    gradient_clip: float | None = option(1.0, "largest norm of the gradient", or_null(number(above=0), "for none"))
+    val_every_steps: int = option(
+        250, "optimizer steps between validations; the last step has one in any case", number(at_least=1)
+    )
+    log_every_steps: int = option(20, "optimizer steps between rows of training figures", number(at_least=1))
+    deterministic: bool = option(False, "true: only operations that give the same bits each time")
+    compile: bool = option(False, "true: torch.compile the model; a minute at the start; wants regularizer=none")
+    progress: str = option(
+        "auto", "auto: rich in a terminal, plain lines elsewhere", one_of("auto", "rich", "plain", "none")
+    )
+    report: bool = option(True, "figures and report.html in the run folder when the run ends")
+
+    @classmethod
+    def faults(cls, values: Mapping[str, Any]) -> Iterator[Fault]:
+        """Also: one of the two limits has to be set."""
+        yield from super().faults(values)
+        if values.get("max_steps") == values.get("max_epochs") == -1:
+            yield Fault("max_steps", -1, "at least 1 where trainer.max_epochs=-1, or training never ends")
