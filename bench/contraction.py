@@ -34,7 +34,8 @@ def main() -> None:
         run = load_run(folder, which="last")
         metrics = json.loads((folder / "metrics.json").read_text())
         config = run.config
-        key = (config["depth"], config["width"], metrics["steps"], *(describe(config.get(group)) for group in MODEL))
+        size = config.get("depth", 0), config.get("width", 0), metrics["steps"]
+        key = (*size, *(describe(config.get(group)) for group in MODEL))
         constant = certify(run.model, p="mixed").trunk
         score = metrics[task_of(config).metric("val")]
         rows[key].append((config["seed"], score, constant, metrics["tokens_per_second"]))

@@ -144,6 +144,25 @@ def test_a_model_that_does_not_say_what_it_reads_is_refused(tmp_path, monkeypatc
         assert "model.reads" in capsys.readouterr().err
 
 
+class Bigrams(torch.nn.Embedding):
+    """The next character from the last one alone; of no size of its own."""
+
+    def __init__(self, vocabulary_size):
+        super().__init__(vocabulary_size, vocabulary_size)
+
+
+def test_a_model_need_not_read_any_key(text, tmp_path, monkeypatch):
+    options = (f"model._target_={__name__}.Bigrams", "model.reads=[]", "callbacks=stability", "trainer.threads=null")
+    folder = tmp_path / "run"
+    assert train(monkeypatch, "model=transformer", *options, f"data.train={text}", f"hydra.run.dir={folder}") == 0
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert not {"width", "heads", "depth", "dropout", "attention"} & config.keys()
+    allowed = f"allow_targets=[{__name__}]"
+    assert evaluate(monkeypatch, f"checkpoint={folder}", allowed, f"hydra.run.dir={tmp_path / 'figures'}") == 0
+    more = (f"resume={folder}", allowed, "trainer.max_steps=5", f"hydra.run.dir={tmp_path / 'more'}")
+    assert train(monkeypatch, *more) == 0
+
+
 def test_weights_of_a_model_without_a_head_are_sized_too(lstm, tmp_path):
     checkpoint = torch.load(lstm / "checkpoints" / "best.ckpt", weights_only=True)
     for key, value in {"depth": 10**9, "width": 10**7}.items():

@@ -98,6 +98,7 @@ def test_no_width_wraps_the_bar(width):
 def test_the_bar_starts_where_a_resumed_run_does_and_keeps_log_lines_apart(now, monkeypatch):
     console = screen(80)
     bar, state, module = RichBar(Throughput(), console), trainer(step=10), SimpleNamespace(tokens_seen=0)
+    module.task = LANGUAGE
     handler = logging.StreamHandler(sys.stdout)
     before = handler.stream
     logging.getLogger().addHandler(handler)

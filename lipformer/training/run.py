@@ -41,7 +41,7 @@ def run_training(
     Raises:
         LipformerError: data, model or trainer refuse the configuration, or training diverged.
     """
-    prepare(config, folder)
+    prepare(settings, config, folder)
     training = build_training(settings, config, folder, resumed)
     log.info("model: %s parameters; run folder: %s", f"{training.parameters:,}", folder)
     ended = Outcome()
@@ -58,12 +58,12 @@ def run_training(
     return outcome.best
 
 
-def prepare(config: dict[str, Any], folder: Path) -> None:
+def prepare(settings: TrainConfig, config: dict[str, Any], folder: Path) -> None:
     """Write ``config.yaml``, on the first rank, and set the number of threads."""
     if local_rank() == 0:
         replace_text(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
     threads = choose_threads(
-        config["trainer"]["threads"], width=config["width"], batch_tokens=config["data"]["batch_tokens"]
+        config["trainer"]["threads"], width=settings.width, batch_tokens=config["data"]["batch_tokens"]
     )
     torch.set_num_threads(threads)
 
