@@ -40,7 +40,7 @@ def test_inverted_dropout_is_not_contractive_in_train_mode():
 @pytest.mark.parametrize("kind", [Dropout, ContractiveDropout])
 @pytest.mark.parametrize("p", [-0.1, 1.0])
 def test_probability_is_checked(kind, p):
-    with pytest.raises(ValueError, match=r"dropout must be in \[0, 1\)"):
+    with pytest.raises(ValueError, match=r"dropout=.*: it must be at least 0 and below 1"):
         kind(p)
 
 

@@ -33,7 +33,7 @@ MISTAKES = {
     ("depth=3.5",): "could not be converted to Integer",
     ("depth=0",): "depth=0: it must be at least 1",
     ("width=130",): "width=130: it must be divisible by heads=4",
-    ("dropout=1",): "dropout=1.0: it must be from 0 to below 1",
+    ("dropout=1",): "dropout=1.0: it must be at least 0 and below 1",
     ("lr=0",): "lr=0.0: it must be above 0",
     ("lr=nan",): "lr=nan: it must be above 0",
     ("lr=1e-3,1e-2",): "several values make a sweep, add -m",

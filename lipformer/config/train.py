@@ -8,24 +8,15 @@ from omegaconf import MISSING
 from lipformer.config.checks import require, value_of
 from lipformer.config.model import keys_read
 from lipformer.errors import UsageError
+from lipformer.options.scalars import ScalarOptions
 
 NO_REGULARIZER = "lipformer.training.regularizers.no_regularizer"
 
 
 @dataclass
-class TrainConfig:
+class TrainConfig(ScalarOptions):
     """Root of `conf/train.yaml`: the keys a user sweeps, and the groups."""
 
-    name: str = MISSING
-    depth: int = MISSING
-    width: int = MISSING
-    heads: int = MISSING
-    context: int = MISSING
-    dropout: float = MISSING
-    lr: float = MISSING
-    seed: int = MISSING
-    resume: str | None = MISSING
-    allow_targets: list[str] = MISSING
     task: Any = MISSING
     model: Any = MISSING
     attention: Any = MISSING
@@ -44,12 +35,8 @@ class TrainConfig:
     logger: Any = MISSING
 
     def __post_init__(self) -> None:
-        for key in ("depth", "width", "heads", "context"):
-            require(getattr(self, key) >= 1, key, getattr(self, key), "at least 1")
         divisible = f"divisible by heads={self.heads}"
         require("heads" not in keys_read(self.model) or self.width % self.heads == 0, "width", self.width, divisible)
-        require(0 <= self.dropout < 1, "dropout", self.dropout, "from 0 to below 1")
-        require(0 <= self.seed < 2**32, "seed", self.seed, "from 0 to 4294967295")
         if value_of(self.trainer, "compile") and value_of(self.regularizer, "_target_") != NO_REGULARIZER:
             raise UsageError(
                 "trainer.compile=True does not go with a regularizer, which looks inside the model and takes second "

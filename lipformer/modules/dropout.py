@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lipformer.options.scalars import ScalarOptions
+
 
 class Dropout(nn.Dropout):
     r"""Inverted dropout: keep with probability 1 - p and divide by it, so that eval is the identity.
@@ -64,5 +66,4 @@ class ContractiveDropout(nn.Module):
 
 
 def _check(p: float) -> None:
-    if not 0 <= p < 1:
-        raise ValueError(f"dropout must be in [0, 1), not {p}")
+    ScalarOptions.check(dropout=p)

@@ -61,8 +61,8 @@ class Options:
 
     @classmethod
     def stated(cls) -> list[Field]:
-        """The options, in order; what begins with an underscore is Hydra's."""
-        return [stated for stated in fields(cls) if not stated.name.startswith("_")]
+        """The options, in order: the fields made by `option`; others are Hydra's, or groups."""
+        return [stated for stated in fields(cls) if "meaning" in stated.metadata]
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
