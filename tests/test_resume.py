@@ -161,6 +161,9 @@ def test_the_row_in_whose_middle_a_process_was_killed_is_left_out(tmp_path):
     ("arguments", "expected"),
     [
         ((), [f"it stands at step {STEPS} and trainer.max_steps={STEPS}"]),
+        (("trainer.max_steps=99", "trainer.val_every_steps=0"), ["trainer.val_every_steps=0: it must be at least 1"]),
+        (("trainer.max_steps=99", "trainer.progress=loud"), ["trainer.progress=loud: it must be one of auto, rich"]),
+        (("trainer.max_steps=-1",), ["trainer.max_steps=-1: it must be at least 1 where trainer.max_epochs=-1"]),
         (("lr=0.1", "trainer.max_steps=99"), ["lr=0.1 cannot change: ", "a run with lr=0.003,"]),
         (("attention=l2",), ["attention=L2Attention cannot change: ", "a run with attention=DotProductAttention,"]),
         (("attention.fused=false",), ["attention.fused=false cannot change", "a run with attention.fused=true,"]),

@@ -16,6 +16,7 @@ from lipformer.atomic import replacing
 from lipformer.config import typed_keys
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, UsageError
+from lipformer.options.trainer import TrainerOptions
 from lipformer.training.build import check_targets
 from lipformer.training.checkpoint import find_checkpoint, read_checkpoint, rebuild_run
 from lipformer.training.resume_changes import may_change, refuse_changes
@@ -80,6 +81,7 @@ def resume_run(config: DictConfig, hydra: HydraConf) -> Resumed:
     refuse_changes(config, typed, stored)
     run = rebuild_run(checkpoint, path, allow_targets=config.allow_targets)
     continued = _continued(config, stored, [key for key in typed if may_change(key)], path)
+    _check_trainer(continued.trainer)
     _check_room_to_train(checkpoint, continued.trainer, path)
     log.info("continuing %s", path)
     return Resumed(path, run.model, run.vocabulary, run.step, continued)
@@ -106,6 +108,13 @@ def _check_resumable(checkpoint: Mapping[str, Any], path: Path) -> None:
             raise CheckpointError(
                 f"{path}: it lacks the {key} of a training, which cannot go on from it; use the last.ckpt of a run"
             )
+
+
+def _check_trainer(options: Mapping[str, Any]) -> None:
+    """Check ranges: the stored group has no schema, and here no class would refuse what was typed over it."""
+    stated = {option.name for option in TrainerOptions.stated()}
+    for name, value, wanted in TrainerOptions.faults({key: options[key] for key in options if key in stated}):
+        raise UsageError(f"trainer.{name}={value}: it must be {wanted}")
 
 
 def _check_room_to_train(checkpoint: Mapping[str, Any], options: Mapping[str, Any], path: Path) -> None:
