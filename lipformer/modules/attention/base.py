@@ -2,17 +2,30 @@
 
 import inspect
 import math
-from typing import Any
+from typing import Required, TypedDict, Unpack
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lipformer.functional.heads import check_heads, merge_heads, split_heads
+from lipformer.functional.heads import check_heads, merge_heads, split_heads, split_outputs
 from lipformer.functional.spectral import Norm, parse_norm
-from lipformer.modules.attention.projection import certified_heads, projection
 from lipformer.modules.dropout import ContractiveDropout, Dropout
 from lipformer.options.attention import AttentionOptions
+
+
+class AttentionArguments(TypedDict, total=False):
+    """What the constructor of each kind hands on to `Attention`, by name."""
+
+    context: Required[int]
+    causal: bool
+    dropout: float
+
+
+class FusedArguments(AttentionArguments, total=False):
+    """What a kind with two forms hands on to `FusedAttention`."""
+
+    fused: bool
 
 
 def _complete_signature(kind: type) -> None:
@@ -63,7 +76,7 @@ class Attention(nn.Module):
         context: int,
         causal: bool = True,
         dropout: float = 0.0,
-        **unknown: Any,
+        **unknown: object,
     ):
         if unknown:
             takes = ", ".join(inspect.signature(type(self)).parameters)
@@ -73,18 +86,22 @@ class Attention(nn.Module):
         self.heads, self.context, self.causal = heads, context, causal
         self.dropout = self.dropout_kind(dropout)
 
-    def __init_subclass__(cls, **keywords: Any) -> None:
+    def __init_subclass__(cls, **keywords: object) -> None:
         super().__init_subclass__(**keywords)
         if "__init__" in vars(cls):
             _complete_signature(cls)
 
     def project(self, width: int, **columns: int) -> None:
-        """Add a bias-free projection by each name, of tokens of `width` features to so many columns.
+        """Add a projection by each name, of tokens of `width` features to so many columns.
 
-        In the order in which they are named, which decides their random numbers.
+        In the order in which they are named, which decides their random numbers: Glorot-uniform over the *whole* matrix
+        (all heads together). None has a bias: in queries and keys it cancels from the distances if tied, and no theorem
+        here has one.
         """
         for name, outputs in columns.items():
-            setattr(self, name, projection(width, outputs))
+            linear = nn.Linear(width, outputs, bias=False)
+            nn.init.xavier_uniform_(linear.weight)
+            setattr(self, name, linear)
 
     def forward(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch N D"]:
         """Attend, differentiable to any order."""
@@ -127,6 +144,15 @@ class Attention(nn.Module):
         """The constant without dropout, as in `lipschitz_bound`. Here infinity: no theorem, and `caveat` says why."""
         return torch.tensor(math.inf, dtype=torch.float64, device=self.out.weight.device)
 
+    def certified_weights(self) -> dict[str, Tensor]:
+        """The four projections in float64, named and laid out as the theorems want them: matrices of ``x W``.
+
+        The first three as (H, D, d), ``out`` as (E, D).
+        """
+        inputs = {"query": self.query, "key": self.key, "value": self.value}
+        heads = {name: split_outputs(linear.weight.double(), self.heads) for name, linear in inputs.items()}
+        return {**heads, "out": self.out.weight.double().mT}
+
     def dropout_constant(self, p: Norm) -> Tensor | float:
         """Lipschitz constant of all that is dropped."""
         return self.dropout.lipschitz_constant()
@@ -143,7 +169,9 @@ class FusedAttention(Attention):
         fused: whether ``forward`` uses it by default. The other arguments are those of `Attention`.
     """
 
-    def __init__(self, width: int, heads: int, *, fused: bool = AttentionOptions.fused, **common: Any):
+    def __init__(
+        self, width: int, heads: int, *, fused: bool = AttentionOptions.fused, **common: Unpack[AttentionArguments]
+    ):
         super().__init__(width, heads, **common)
         self.fused = fused
 
@@ -174,10 +202,10 @@ class BoundedOnBall(Attention):
         """
         p = parse_norm(p)
         length = self.context if length is None else length
-        return self._with_dropout(self.theorem_on_ball(certified_heads(self), radius, p, length), p)
+        return self._with_dropout(self.theorem_on_ball(self.certified_weights(), radius, p, length), p)
 
     def theorem_on_ball(
         self, weights: dict[str, Tensor], radius: float | Tensor, p: Norm, length: int
     ) -> Float[Tensor, ""]:
-        """The constant without dropout, of `certified_heads`."""
+        """The constant without dropout, of `certified_weights`."""
         raise NotImplementedError

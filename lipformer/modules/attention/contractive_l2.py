@@ -1,7 +1,7 @@
 """Tied L2 attention divided by an upper bound of its own Lipschitz constant."""
 
 import math
-from typing import Any
+from typing import Unpack
 
 import torch
 from jaxtyping import Float
@@ -13,7 +13,7 @@ from lipformer.functional.heads import split_outputs
 from lipformer.functional.precision import at_least_float32
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.modules.attention.length import NormalisedForContext
-from lipformer.modules.attention.tied_l2 import TiedL2Attention
+from lipformer.modules.attention.tied_l2 import TiedL2Arguments, TiedL2Attention
 from lipformer.options.attention import ContractiveL2Options
 
 
@@ -48,7 +48,7 @@ class ContractiveL2Attention(NormalisedForContext, TiedL2Attention):
         *,
         p: Norm | str = ContractiveL2Options.p,
         scale: float = ContractiveL2Options.scale,
-        **tied: Any,
+        **tied: Unpack[TiedL2Arguments],
     ):
         super().__init__(width, heads, **tied)
         ContractiveL2Options.check(p=p, scale=scale)

@@ -1,7 +1,7 @@
 """Contractive L2 attention on orthogonal head subspaces, without the sqrt(H) of concatenated heads."""
 
 import math
-from typing import Any
+from typing import Unpack
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from lipformer.bounds import theorems
 from lipformer.functional import spectral
 from lipformer.functional.heads import split_outputs
 from lipformer.functional.spectral import Norm
-from lipformer.modules.attention.factored_l2 import FactoredL2Attention
+from lipformer.modules.attention.factored_l2 import FactoredL2Arguments, FactoredL2Attention
 from lipformer.modules.orthogonal import orthogonal
 
 
@@ -32,7 +32,7 @@ class ContractiveL2BlocksAttention(FactoredL2Attention):
     References: ours, docs/mathematics.md, 8.
     """
 
-    def __init__(self, width: int, heads: int, **options: Any):
+    def __init__(self, width: int, heads: int, **options: Unpack[FactoredL2Arguments]):
         super().__init__(width, heads, **options)
         self.query = orthogonal(nn.Linear(width, width, bias=False))
 

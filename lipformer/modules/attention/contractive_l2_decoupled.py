@@ -1,14 +1,14 @@
 """Contractive L2 attention with a value map, a temperature and a normaliser of its own for each factor."""
 
 import math
-from typing import Any
+from typing import Unpack
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from lipformer.functional import spectral
 from lipformer.functional.heads import split_outputs
-from lipformer.modules.attention.factored_l2 import FactoredL2Attention
+from lipformer.modules.attention.factored_l2 import FactoredL2Arguments, FactoredL2Attention
 
 
 class ContractiveL2DecoupledAttention(FactoredL2Attention):
@@ -27,7 +27,7 @@ class ContractiveL2DecoupledAttention(FactoredL2Attention):
     References: ours, docs/mathematics.md, 8; the L2 head is Kim et al.'s, arXiv 2006.04710.
     """
 
-    def __init__(self, width: int, heads: int, **options: Any):
+    def __init__(self, width: int, heads: int, **options: Unpack[FactoredL2Arguments]):
         super().__init__(width, heads, **options)
         self.query = nn.Linear(width, width, bias=False)
         self.out = nn.Linear(width, width, bias=False)

@@ -1,7 +1,7 @@
 """Scaled cosine similarity attention: Lipschitz on all inputs, by a smoothed normalisation of q, k and v."""
 
 import math
-from typing import Any
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
@@ -12,8 +12,7 @@ from lipformer.bounds import theorems
 from lipformer.functional.heads import merge_heads, split_heads
 from lipformer.functional.precision import at_least_float32
 from lipformer.functional.spectral import Norm
-from lipformer.modules.attention.base import FusedAttention
-from lipformer.modules.attention.projection import certified_heads
+from lipformer.modules.attention.base import FusedArguments, FusedAttention
 from lipformer.modules.attention.scored import SoftmaxAttention
 from lipformer.options.attention import CosineOptions
 
@@ -43,7 +42,7 @@ class CosineAttention(SoftmaxAttention, FusedAttention):
         temperature: float = CosineOptions.temperature,
         gain: float = CosineOptions.gain,
         eps: float = CosineOptions.eps,
-        **common: Any,
+        **common: Unpack[FusedArguments],
     ):
         super().__init__(width, heads, **common)
         CosineOptions.check(temperature=temperature, gain=gain, eps=eps)
@@ -69,7 +68,7 @@ class CosineAttention(SoftmaxAttention, FusedAttention):
     def theorem(self, p: Norm, length: int) -> Float[Tensor, ""]:
         """``theorems.cosine_bound``."""
         return theorems.cosine_bound(
-            **certified_heads(self),
+            **self.certified_weights(),
             temperature=F.softplus(self.raw_temperature.double()),
             gain=F.softplus(self.raw_gain.double()),
             eps=self.eps,

@@ -1,7 +1,7 @@
 """Scaled dot-product attention, the baseline: Lipschitz on bounded inputs only."""
 
 import math
-from typing import Any
+from typing import Unpack
 
 import torch.nn.functional as F
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from lipformer.bounds import theorems
 from lipformer.functional.attention import dot_product_scores
 from lipformer.functional.heads import merge_heads, split_heads
 from lipformer.functional.spectral import Norm
-from lipformer.modules.attention.base import BoundedOnBall, FusedAttention
+from lipformer.modules.attention.base import BoundedOnBall, FusedArguments, FusedAttention
 from lipformer.modules.attention.scored import SoftmaxAttention
 from lipformer.modules.dropout import Dropout
 
@@ -33,7 +33,7 @@ class DotProductAttention(SoftmaxAttention, BoundedOnBall, FusedAttention):
 
     caveat = "not Lipschitz: Kim et al. 2021, Theorem 3.1"
 
-    def __init__(self, width: int, heads: int, **common: Any):
+    def __init__(self, width: int, heads: int, **common: Unpack[FusedArguments]):
         super().__init__(width, heads, **common)
         self.project(width, query=width, key=width, value=width, out=width)
         self.weight_dropout = Dropout(self.dropout.p)

@@ -1,7 +1,7 @@
 """What the contractive L2 layers that normalise each factor share: the head, its temperature, its penalty."""
 
 import math
-from typing import Any
+from typing import Unpack
 
 import torch
 from jaxtyping import Float
@@ -11,10 +11,19 @@ from lipformer.bounds import theorems
 from lipformer.functional import spectral
 from lipformer.functional.spectral import Norm
 from lipformer.functional.tempered import attend, root_temperature, tempered_scores
+from lipformer.modules.attention.base import FusedArguments
 from lipformer.modules.attention.length import NormalisedForContext
 from lipformer.modules.attention.locality import log_slopes, slopes, where_causal
 from lipformer.modules.attention.scored import SoftmaxAttention
 from lipformer.options.attention import ContractiveFactorsOptions
+
+
+class FactoredL2Arguments(FusedArguments, total=False):
+    """What a kind hands on to `FactoredL2Attention`."""
+
+    scale: float
+    temperature: float
+    locality: float | None
 
 
 class FactoredL2Attention(SoftmaxAttention, NormalisedForContext):
@@ -39,7 +48,7 @@ class FactoredL2Attention(SoftmaxAttention, NormalisedForContext):
         scale: float = ContractiveFactorsOptions.scale,
         temperature: float = ContractiveFactorsOptions.temperature,
         locality: float | None = where_causal(ContractiveFactorsOptions.locality),
-        **common: Any,
+        **common: Unpack[FusedArguments],
     ):
         super().__init__(width, heads, **common)
         ContractiveFactorsOptions.check(scale=scale, temperature=temperature, locality=locality)

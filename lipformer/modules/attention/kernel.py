@@ -1,6 +1,6 @@
 """Attention by a product of positive features instead of a softmax, linear in the number of tokens."""
 
-from typing import Any
+from typing import Unpack
 
 from jaxtyping import Float
 from torch import Tensor
@@ -9,7 +9,7 @@ from lipformer.bounds import theorems
 from lipformer.functional.heads import merge_heads, split_heads
 from lipformer.functional.kernel import FEATURES, kernel_attention, kernel_weights
 from lipformer.functional.spectral import Norm
-from lipformer.modules.attention.base import BoundedOnBall, FusedAttention
+from lipformer.modules.attention.base import BoundedOnBall, FusedArguments, FusedAttention
 from lipformer.options.attention import KernelOptions
 
 
@@ -39,7 +39,7 @@ class KernelAttention(BoundedOnBall, FusedAttention):
         *,
         features: str = KernelOptions.features,
         eps: float = KernelOptions.eps,
-        **common: Any,
+        **common: Unpack[FusedArguments],
     ):
         super().__init__(width, heads, **common)
         KernelOptions.check(features=features, eps=eps)

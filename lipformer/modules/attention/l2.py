@@ -1,7 +1,7 @@
 """L2 attention with separate keys: the ablation between dot products and tied L2."""
 
 import math
-from typing import Any
+from typing import Unpack
 
 from jaxtyping import Float
 from torch import Tensor
@@ -11,7 +11,7 @@ from lipformer.functional.fused import fused_l2
 from lipformer.functional.heads import split_heads
 from lipformer.functional.precision import linear_float32
 from lipformer.functional.value_path import head_outputs, value_maps
-from lipformer.modules.attention.base import FusedAttention
+from lipformer.modules.attention.base import FusedArguments, FusedAttention
 from lipformer.modules.attention.scored import SoftmaxAttention
 
 
@@ -32,7 +32,7 @@ class L2Attention(SoftmaxAttention, FusedAttention):
 
     caveat = "not Lipschitz: keys apart from queries"
 
-    def __init__(self, width: int, heads: int, **common: Any):
+    def __init__(self, width: int, heads: int, **common: Unpack[FusedArguments]):
         super().__init__(width, heads, **common)
         self.s = math.sqrt(width // heads)
         self.project(width, query=width, key=width, value=width, out=width)

@@ -1,6 +1,6 @@
 """Dot-product attention of normalised queries and keys."""
 
-from typing import Any
+from typing import Unpack
 
 import torch
 import torch.nn.functional as F
@@ -12,7 +12,7 @@ from lipformer.functional.attention import dot_product_scores
 from lipformer.functional.heads import merge_heads, split_heads
 from lipformer.functional.precision import at_least_float32
 from lipformer.functional.spectral import Norm
-from lipformer.modules.attention.base import BoundedOnBall, FusedAttention
+from lipformer.modules.attention.base import BoundedOnBall, FusedArguments, FusedAttention
 from lipformer.modules.attention.scored import SoftmaxAttention
 from lipformer.options.attention import QKNormOptions
 
@@ -43,7 +43,7 @@ class QKNormAttention(SoftmaxAttention, BoundedOnBall, FusedAttention):
         *,
         centred: bool = QKNormOptions.centred,
         eps: float = QKNormOptions.eps,
-        **common: Any,
+        **common: Unpack[FusedArguments],
     ):
         super().__init__(width, heads, **common)
         QKNormOptions.check(centred=centred, eps=eps)

@@ -1,7 +1,7 @@
 """Attention by sigmoids of the scores: no row is normalised."""
 
 import math
-from typing import Any
+from typing import Unpack
 
 import torch
 from jaxtyping import Float
@@ -11,7 +11,7 @@ from lipformer.bounds import theorems
 from lipformer.functional.attention import dot_product_scores
 from lipformer.functional.heads import split_heads
 from lipformer.functional.spectral import Norm
-from lipformer.modules.attention.base import BoundedOnBall
+from lipformer.modules.attention.base import AttentionArguments, BoundedOnBall
 from lipformer.modules.attention.scored import ScoredAttention
 from lipformer.options.attention import SigmoidOptions
 
@@ -35,7 +35,9 @@ class SigmoidAttention(ScoredAttention, BoundedOnBall):
 
     caveat = "not Lipschitz: its derivative grows with the square of the tokens"
 
-    def __init__(self, width: int, heads: int, *, bias: float | None = SigmoidOptions.bias, **common: Any):
+    def __init__(
+        self, width: int, heads: int, *, bias: float | None = SigmoidOptions.bias, **common: Unpack[AttentionArguments]
+    ):
         super().__init__(width, heads, **common)
         SigmoidOptions.check(bias=bias)
         self.bias = -math.log(self.context) if bias is None else bias

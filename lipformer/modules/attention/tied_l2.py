@@ -1,7 +1,7 @@
 """L2 attention with W^K = W^Q: Lipschitz, with a known constant."""
 
 import math
-from typing import Any
+from typing import Unpack
 
 from jaxtyping import Float
 from torch import Tensor
@@ -12,10 +12,17 @@ from lipformer.functional.fused import fused_tied_l2
 from lipformer.functional.heads import split_heads, split_outputs
 from lipformer.functional.spectral import Norm
 from lipformer.functional.value_path import head_outputs, value_maps
-from lipformer.modules.attention.base import FusedAttention
+from lipformer.modules.attention.base import FusedArguments, FusedAttention
 from lipformer.modules.attention.locality import log_slopes, slopes
 from lipformer.modules.attention.scored import SoftmaxAttention
 from lipformer.options.attention import TiedL2Options
+
+
+class TiedL2Arguments(FusedArguments, total=False):
+    """What a kind that derives from `TiedL2Attention` hands on to it."""
+
+    columns: int
+    locality: float | None
 
 
 class TiedL2Attention(SoftmaxAttention, FusedAttention):
@@ -50,7 +57,7 @@ class TiedL2Attention(SoftmaxAttention, FusedAttention):
         *,
         columns: int = TiedL2Options.columns,
         locality: float | None = TiedL2Options.locality,
-        **common: Any,
+        **common: Unpack[FusedArguments],
     ):
         super().__init__(width, heads, **common)
         TiedL2Options.check(columns=columns, locality=locality)
