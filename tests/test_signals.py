@@ -182,7 +182,7 @@ def test_a_signal_calls_off_the_rest_of_a_sweep(text, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", CODES)
 def test_a_signal_ends_an_evaluation_too(name, tiny_run, tmp_path, monkeypatch):
-    monkeypatch.setattr("lipformer.training.evaluate.measure", lambda *a, **k: signal.raise_signal(number))
+    monkeypatch.setattr("lipformer.studies.score.measure", lambda *a, **k: signal.raise_signal(number))
     number, folder = getattr(signal, name), tmp_path / "evaluation"
     assert evaluate(monkeypatch, f"checkpoint={tiny_run}", f"hydra.run.dir={folder}") == CODES[name]
     outcome = read_outcome(folder)
