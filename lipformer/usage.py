@@ -9,7 +9,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import OverrideParseException
 from omegaconf import DictConfig
 
-from lipformer.config import conf_dir, study_options
+from lipformer.config import choices_by_option, conf_dir
 
 
 def explain(error: BaseException, config_name: str) -> str:
@@ -53,15 +53,19 @@ def _type_error(cause: str, config_name: str) -> str:
 
 
 def _nearest(key: str, config_name: str) -> str:
+    having = choices_by_option(config_name)
+    if key in having:  # of another choice of the group than the one that was taken
+        return f": it is an option of {', '.join(having[key])}"
+    if near := suggest(key, [*_keys_of(config_name), *having]):
+        return near
+    other = "evaluate" if config_name == "train" else "train"
+    return f": it is a key of {other}.py" if key in _keys_of(other) else ""
+
+
+def _keys_of(config_name: str) -> list[str]:
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        known = _keys(compose(config_name), "")
-    if config_name == "evaluate":
-        having = study_options()
-        if key in having and key not in known:
-            return f": it is an option of {' and '.join(having[key])}"
-        known += having
-    return suggest(key, known)
+        return _keys(compose(config_name), "")
 
 
 def _keys(node: DictConfig, prefix: str) -> list[str]:
@@ -77,7 +81,8 @@ def _keys(node: DictConfig, prefix: str) -> list[str]:
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return `` (did you mean a or b?)``, or nothing where nothing is close."""
     known = [name for name in known if not name.rpartition(".")[2].startswith("_")]  # _target_ is not for users
-    near = difflib.get_close_matches(word, known, n=2, cutoff=0.6)
+    lower = {name.lower(): name for name in reversed(known)}
+    near = [lower[name] for name in difflib.get_close_matches(word.lower(), lower, n=2, cutoff=0.6)]
     leaf = {name.rpartition(".")[2]: name for name in reversed(known)}
     near += [leaf[name] for name in difflib.get_close_matches(word.rpartition(".")[2], leaf, n=1, cutoff=0.75)]
     unique = list(dict.fromkeys(near))[:2]

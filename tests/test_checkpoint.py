@@ -138,6 +138,8 @@ def test_a_damaged_checkpoint_is_named_with_those_that_are_left(tmp_path, files,
 
 
 def test_missing_path(tmp_path):
+    with pytest.raises(CheckpointError, match=r"^resume=nowhere: no such file or folder"):
+        find_checkpoint("nowhere", "last", key="resume")
     with pytest.raises(CheckpointError, match=r"checkpoint=\S+nowhere: no such file or folder"):
         load_run(tmp_path / "nowhere")
 

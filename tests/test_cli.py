@@ -23,6 +23,12 @@ def run(program: str, *arguments: str, cwd: Path, **variables: str) -> subproces
 
 MISTAKES = {
     ("attention=nope",): "attention=nope: no such choice; attention has contractive_l2, contractive_l2_blocks",
+    ("model=LSTM",): "model=LSTM: no such choice (did you mean lstm?)",
+    ("attention=tied_l2", "attention.scale=0.5"): "unknown key attention.scale: it is an option of "
+    "attention=contractive_l2, attention=contractive_l2_blocks, attention=contractive_l2_decoupled",
+    ("attention=contractive_l2", "attention.P=inf"): "unknown key attention.P (did you mean attention.p",
+    ("data.dir=x",): "unknown key data.dir: it is an option of data=ptb",
+    ("study=certify",): "unknown key study: it is a key of evaluate.py",
     ("norm=layernorm",): "did you mean layer_norm",
     ("atention=l2",): "unknown key atention (did you mean attention",
     ("optm.lr=1",): "unknown key optm.lr (did you mean optimizer.lr",

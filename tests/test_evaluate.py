@@ -12,7 +12,7 @@ from programs import ROOT, write_text
 from torch.nn import functional as F
 
 from lipformer import cli
-from lipformer.config.evaluate import EvaluateConfig, GenerateConfig
+from lipformer.config import EvaluateConfig
 from lipformer.data.collate import collate
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import UsageError
@@ -25,6 +25,7 @@ from lipformer.modules.linear import dense
 from lipformer.modules.norms import LayerNorm
 from lipformer.modules.position import LearnedPosition
 from lipformer.modules.residual import PreNorm
+from lipformer.options.evaluate import GenerateOptions
 from lipformer.options.study import ScoreOptions
 from lipformer.run_folder import read_outcome
 from lipformer.studies.measured import measure
@@ -56,7 +57,6 @@ def evaluate(monkeypatch, tmp_path, tiny_run, capsys):
 
 
 def settings(**changes):
-    generate = GenerateConfig(0, "", 1.0, None, None, 0, None)
     options = {
         "checkpoint": "",
         "which": "best",
@@ -67,7 +67,7 @@ def settings(**changes):
         "threads": None,
         "study": ScoreOptions("lipformer.studies.score.ScoreStudy"),
         "data": {},
-        "generate": generate,
+        "generate": GenerateOptions(temperature=1.0),
         "allow_targets": [],
     }
     return EvaluateConfig(**{**options, **changes})

@@ -227,6 +227,16 @@ def test_help_shows_every_option_with_its_meaning():
     assert "max_length: $${context}" in "\n".join(shown)  # a $ of its own in Hydra's template
 
 
+def test_help_of_evaluate_says_what_each_key_means():
+    from lipformer.config.listing import list_options
+
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        shown = list_options(compose("evaluate")).splitlines()
+    own = ("study:", "  _target_:", "generate:", *(f"  {key}:" for key in ("dir", "train", "valid", "test", "unknown")))
+    assert [line for line in shown if "  # " not in line and not line.startswith(own)] == []
+    assert any(line.startswith("data:") and "null: as it was trained with" in line for line in shown)
+
+
 def test_partial_of_a_file_of_ones_own_or_of_an_older_checkpoint_is_left_out(tmp_path):
     (tmp_path / "attention").mkdir()
     target = "lipformer.modules.attention.TiedL2Attention"

@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 from programs import ROOT, evaluate
 
-from lipformer.config import conf_dir, register, study_options, validate
+from lipformer.config import choices_by_option, conf_dir, register, validate
 from lipformer.config.evaluate import refuse_old_spellings
 from lipformer.config.store import SCHEMAS
 from lipformer.errors import UsageError
@@ -34,7 +34,7 @@ def test_every_choice_is_a_study_with_options_of_its_own(choice):
     assert isinstance(settings.study, StudyOptions)
     assert settings.study.choice == choice
     assert isinstance(open_study(settings.study), Study)
-    with pytest.raises(UsageError, match=r"^checkpoint="):
+    with pytest.raises(UsageError, match=r"^checkpoint(=| is not set)"):
         validate(composed(f"study={choice}", *NEEDED.get(choice, ()), *(() if of_a_run else ("checkpoint=x",))))
 
 
@@ -43,8 +43,10 @@ def test_plain_evaluation_is_the_default():
 
 
 def test_the_options_of_all_studies_are_known():
-    assert study_options()["study.p"] == ["study=certify"]
-    assert study_options()["study.entity"] == ["study=workspace"]
+    having = choices_by_option("evaluate")
+    assert having["study.p"] == ["study=certify"]
+    assert having["study.entity"] == ["study=workspace"]
+    assert not [option for option in having if not option.startswith("study.")]
 
 
 REFUSED = {
@@ -55,13 +57,18 @@ REFUSED = {
     ("+workspace.project=us",): "it is written study.project=us now",
     ("study=null",): "study=null: what it stood for is study=score now, and the default",
     ("study=certfy", "checkpoint=x"): "study=certfy: no such choice (did you mean certify?)",
-    ("study=certify",): "checkpoint=null: it must be a run folder or a .ckpt file",
+    ("study=certify",): "checkpoint is not set: give checkpoint=<a run folder or a .ckpt file>",
     ("study=report", "study.runs=x", "checkpoint=y"): "checkpoint=y: it must be left out with study=report",
     ("study=workspace", "checkpoint=y"): "checkpoint=y: it must be left out with study=workspace",
     ("study=report",): "study.runs is not set: give study.runs=<value>",
     ("study=report", "study.runs=x", "generate.samples=2"): "generate.samples=2: it must be 0 without study=score",
     ("checkpoint=x", "study.p=2"): "unknown key study.p: it is an option of study=certify",
     ("checkpoint=x", "study=certify", "study.lenght=2"): "unknown key study.lenght (did you mean study.length",
+    ("checkpoint=x", "attention=l2"): "unknown key attention: it is a key of train.py",
+    ("checkpoint=x", "which=first"): "which=first: it must be one of best, last",
+    ("checkpoint=x", "max_length=1"): "max_length=1: it must be training, a number of tokens of at least 2, or null",
+    ("checkpoint=x", "generate.top_p=0"): "generate.top_p=0.0: it must be above 0 and at most 1, or null",
+    ("checkpoint=x", "generate.samples=-1"): "generate.samples=-1: it must be at least 0",
     ("checkpoint=x", "+study.colour=2"): "unknown key study.colour",
 }
 

@@ -9,7 +9,7 @@ keys. A YAML of a user's own that names no schema is taken as it is: its class c
 from lipformer.config.evaluate import EvaluateConfig
 from lipformer.config.model import MODEL_GROUPS, MODEL_SCALARS, keys_read, refuse_unread, without_unread
 from lipformer.config.places import conf_dir
-from lipformer.config.store import register, study_options, to_plain, validate, without_partial
+from lipformer.config.store import choices_by_option, register, to_plain, validate, without_partial
 from lipformer.config.train import NO_REGULARIZER, TrainConfig
 from lipformer.config.typed import typed_keys
 
@@ -19,11 +19,11 @@ __all__ = [
     "NO_REGULARIZER",
     "EvaluateConfig",
     "TrainConfig",
+    "choices_by_option",
     "conf_dir",
     "keys_read",
     "refuse_unread",
     "register",
-    "study_options",
     "to_plain",
     "typed_keys",
     "validate",

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
@@ -12,15 +13,21 @@ from lipformer.options import Options
 OWN_TO_HYDRA = ("hydra",)
 
 
-def list_groups(program: str) -> str:
-    """Return a line for each group of ``conf/``, with its choices.
+def groups(program: str) -> list[Path]:
+    """Return the folders of ``conf/`` that are groups of a program.
 
     Args:
         program: ``train``, or ``evaluate``, which has the group of studies alone.
     """
-    groups = sorted(folder for folder in conf_dir().iterdir() if folder.is_dir())
-    listed = [group for group in groups if (group.name == "study") == (program == "evaluate")]
-    return "\n".join(f"{group.name}: {', '.join(sorted(f.stem for f in group.glob('*.yaml')))}" for group in listed)
+    folders = sorted(folder for folder in conf_dir().iterdir() if folder.is_dir())
+    return [folder for folder in folders if (folder.name == "study") == (program == "evaluate")]
+
+
+def list_groups(program: str) -> str:
+    """Return a line for each group of a program, ``train`` or ``evaluate``, with its choices."""
+    return "\n".join(
+        f"{group.name}: {', '.join(sorted(f.stem for f in group.glob('*.yaml')))}" for group in groups(program)
+    )
 
 
 def list_options(_root_: DictConfig) -> str:
@@ -43,7 +50,7 @@ def _lines(node: DictConfig, skip: tuple[str, ...] = ()) -> Iterator[str]:
         if key in skip:
             continue
         if isinstance(child, DictConfig) and value and isinstance(value, dict):
-            stated += [(f"{key}:", ""), *((f"  {line}", "") for line in _lines(child))]
+            stated += [(f"{key}:", meanings.get(key, "")), *((f"  {line}", "") for line in _lines(child))]
         else:
             stated.append((_written(key, value), meanings.get(key, "")))
     column = max((len(line) for line, meaning in stated if meaning), default=0)

@@ -3,13 +3,14 @@
 import re
 import secrets
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 from typing import Any, cast
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from lipformer.config import evaluate, train
-from lipformer.config.listing import list_groups, list_options
+from lipformer.config.listing import groups, list_groups, list_options
 from lipformer.errors import UsageError
 from lipformer.options import (
     Options,
@@ -81,14 +82,25 @@ def register() -> None:
     OmegaConf.register_new_resolver("lipformer.options", list_options, replace=True)
 
 
-def study_options() -> dict[str, list[str]]:
-    """Return the options of all studies, and of each the studies that have it, as they are typed."""
+def choices_by_option(program: str) -> dict[str, list[str]]:
+    """Return the options that choices of the groups have, and of each the choices, all as they are typed.
+
+    Args:
+        program: ``train``, or ``evaluate``, which has the group of studies alone.
+    """
     having: dict[str, list[str]] = {}
-    for schema in SCHEMAS.values():
-        if issubclass(schema, study.StudyOptions):
-            for option in schema.stated():
-                having.setdefault(f"study.{option.name}", []).append(f"study={schema.choice}")
+    for group in groups(program):
+        for file in sorted(group.glob("*.yaml")):
+            for option in _options_of(file):
+                having.setdefault(f"{group.name}.{option}", []).append(f"{group.name}={file.stem}")
     return having
+
+
+def _options_of(file: Path) -> list[str]:
+    """Options of the schema that a shipped YAML names for itself, ``/schema/<path>@_here_`` among its defaults."""
+    named = [str(default) for default in cast(DictConfig, OmegaConf.load(file)).get("defaults", [])]
+    paths = [name.removeprefix("/schema/").removesuffix("@_here_") for name in named if name.endswith("@_here_")]
+    return [option.name for path in paths for option in cast(type[Options], SCHEMAS[path]).stated()]
 
 
 _SCALAR = re.compile(r"\$\{([\w.]+)\}")

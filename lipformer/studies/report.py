@@ -54,7 +54,7 @@ class ReportStudy:
             records = showable(records, folder)
             write_report(records, file)
         wide_console().print(printed(runs_table(records, name_runs(records))))
-        log.info("report of %d runs: %s", len(records), file)
+        log.info("report of %d run%s: %s", len(records), "s" if len(records) > 1 else "", file)
         if len(records) > 1:
             _draw(records, folder / "figures")
 

@@ -57,24 +57,25 @@ def checkpoint_extras(config: Mapping[str, Any], vocabulary: Vocabulary) -> dict
     return {"format": FORMAT, "config": dict(config), "vocabulary": vocabulary.to_plain(), "versions": versions}
 
 
-def find_checkpoint(path: str | Path, which: str = "best") -> Path:
+def find_checkpoint(path: str | Path, which: str = "best", key: str = "checkpoint") -> Path:
     """Return the checkpoint file that `path` means: the file itself, or one of a run folder's.
 
     Args:
         path: a ``.ckpt`` file or a run folder.
         which: ``best`` or ``last``; a run without a best checkpoint (no validation yet) gives its last. Where the last
             one is missing or damaged, that is the one before it, and a line of the log says so.
+        key: what `path` was given as, for the messages.
 
     Raises:
         CheckpointError: there is none, or it is damaged.
     """
     if "://" in str(path):
-        raise CheckpointError(f"checkpoint={path}: addresses are not loaded; download the file and give its path")
+        raise CheckpointError(f"{key}={path}: addresses are not loaded; download the file and give its path")
     path = Path(path)
     if path.is_file():
         return path
     if not path.is_dir():
-        raise CheckpointError(f"checkpoint={path}: no such file or folder")
+        raise CheckpointError(f"{key}={path}: no such file or folder")
     best, last, previous = (path / "checkpoints" / name for name in (BEST, LAST, PREVIOUS))
     if which == "best" and best.is_file():
         if not is_whole(best):
@@ -88,7 +89,7 @@ def find_checkpoint(path: str | Path, which: str = "best") -> Path:
     if last.is_file() or previous.is_file():
         raise CheckpointError(_damaged(last if last.is_file() else previous))
     wanted = " or ".join(f"checkpoints/{name}" for name in ((BEST, LAST) if which == "best" else (LAST,)))
-    raise CheckpointError(f"checkpoint={path}: the folder holds no {wanted}; give a run folder or a .ckpt file")
+    raise CheckpointError(f"{key}={path}: the folder holds no {wanted}; give a run folder or a .ckpt file")
 
 
 def is_whole(path: Path) -> bool:

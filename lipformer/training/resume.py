@@ -67,7 +67,7 @@ def resume_run(config: DictConfig, hydra: HydraConf) -> Resumed:
         CheckpointError: there is no checkpoint to continue from.
         UsageError: an override would change what the checkpoint holds, or the training is over.
     """
-    path = find_checkpoint(config.resume, "last")
+    path = find_checkpoint(config.resume, "last", key="resume")
     checkpoint = read_checkpoint(path)
     _check_resumable(checkpoint, path)
     stored = checkpoint["lipformer"]["config"]

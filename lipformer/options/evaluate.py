@@ -1,0 +1,50 @@
+"""Options of evaluate.py that stand at the root of its configuration, and of how sentences are written."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from lipformer.options.checks import Check, number, one_of, or_null
+from lipformer.options.option import Options, option
+
+
+def _is_length(value: Any) -> bool:
+    return value == "training" or (isinstance(value, int) and not isinstance(value, bool) and value >= 2)
+
+
+@dataclass
+class GenerateOptions(Options):
+    """How sentences are written, instead of an evaluation."""
+
+    samples: int = option(0, "sentences to write, instead of the figures", number(at_least=0))
+    prompt: str = option("", "how each begins")
+    temperature: float = option(0.8, "0 takes the likeliest character each time", number(at_least=0))
+    top_k: int | None = option(
+        None, "draw from the k likeliest characters only", or_null(number(at_least=1), "for all")
+    )
+    top_p: float | None = option(
+        None,
+        "draw from the likeliest characters that hold this share of the probability",
+        or_null(number(above=0, at_most=1), "for all"),
+    )
+    seed: int = option(0, "of the draws", number(at_least=0, at_most=2**32 - 1))
+    max_chars: int | None = option(None, "longest sentence", or_null(number(at_least=1), "for what the model reads"))
+
+
+@dataclass
+class EvaluateOptions(Options):
+    """Keys that stand beside the study."""
+
+    checkpoint: str | None = option(None, "a run folder, or a .ckpt file")
+    which: str = option("best", "where checkpoint is a run folder", one_of("best", "last"))
+    split: str = option("test", "lines that are read", one_of("valid", "test"))
+    max_length: Any = option(
+        "training",
+        "longest line in tokens; training: the limit the run was trained with",
+        or_null(Check(_is_length, "training, a number of tokens of at least 2"), "for all lines"),
+    )
+    batch_tokens: int = option(16384, "tokens of a batch; changes speed and memory, not the result", number(at_least=1))
+    accelerator: str = option("auto", "auto: a GPU where there is one", one_of("auto", "cpu", "gpu"))
+    threads: int | None = option(None, "CPU threads", or_null(number(at_least=1), "for torch's choice"))
+    allow_targets: list[str] = option(
+        [], "packages besides lipformer whose classes the checkpoint may name, e.g. [my_package]"
+    )
