@@ -69,20 +69,13 @@ class SignalWatch:
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if os.getpid() != self._process:
-            self._on_signal_to_a_worker(number)
-        elif not self.received:
+            return  # a worker that has just been forked; see `leave_signals_to_parent`
+        if not self.received:
             self.received = number
             if self._deferred:
                 log.warning("%s: stopping at the end of this step", signal.Signals(number).name)
             else:
                 self.check()
-
-    def _on_signal_to_a_worker(self, number: int) -> None:
-        """Outlive the first signal, sent to all processes of a group: the step needs its batch. Die by the second."""
-        if self.received:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        self.received = number
 
     def check(self, received: int | None = None) -> None:
         """Raise `Terminated` if there was a signal, the first time it is asked.
@@ -108,3 +101,15 @@ class SignalWatch:
 
 ending_signals = SignalWatch()
 """Of this process: entered by the job that it runs, asked by the job's training between two steps."""
+
+
+def leave_signals_to_parent(worker: int) -> None:
+    """Let a process that prepares batches outlive signals to its whole group: the parent's step still needs its batch.
+
+    It ends with its parent, which torch's worker watches. For ``DataLoader(worker_init_fn=)``.
+
+    Args:
+        worker: its number.
+    """
+    for number in (*ENDING, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)

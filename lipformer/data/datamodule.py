@@ -14,6 +14,7 @@ from lipformer.data.sentences import Sentences
 from lipformer.data.vocabulary import Unknown, Vocabulary
 from lipformer.errors import DataError
 from lipformer.options.data import DataOptions
+from lipformer.signals import leave_signals_to_parent
 
 _SPLITS_OF_STAGE: dict[str | None, tuple[Split, ...]] = {
     "fit": ("train", "valid"),
@@ -232,6 +233,7 @@ class CharDataModule(LightningDataModule):
             position=self._position if split == "train" else None,
             collate_fn=partial(collate, end_id=part.end_id),
             num_workers=self.num_workers,
+            worker_init_fn=leave_signals_to_parent,
             pin_memory=on_gpu,
             # Fresh workers each epoch hold no state from the last one; forking them takes milliseconds.
             persistent_workers=False,
