@@ -57,10 +57,14 @@ def _train(config: DictConfig, folder: Path) -> float | None:
     plain: dict[str, Any] = {}
 
     def report() -> None:
-        if plain and plain["trainer"]["report"]:
-            from lipformer.training.publish import publish_report
+        if not plain:  # it ended before it began
+            return
+        from lipformer.training.publish import publish_report, say_how_to_continue
 
+        if plain["trainer"]["report"]:
             publish_report(folder)
+        if outcome.status in ("interrupted", "terminated"):
+            say_how_to_continue(folder)
 
     with recorded(folder, "train", report) as outcome:
         resumed = None

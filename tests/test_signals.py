@@ -99,7 +99,9 @@ def test_a_signal_ends_the_run_at_the_end_of_the_step(name, method, step, text, 
         options = (f"data.train={text}", f"trainer.max_steps={STEPS}", "trainer.report=true", f"hydra.run.dir={first}")
         assert train(patch, *RUN, *options) == CODES[name]
     assert signal.getsignal(number) is signal.SIG_DFL
-    assert capsys.readouterr().err == f"error: terminated by the system ({name})\n"
+    out, err = capsys.readouterr()
+    assert err == f"error: terminated by the system ({name})\n"
+    assert out.endswith(f"continue it with: python train.py resume={first}\n")
     outcome = read_outcome(first)
     assert (outcome.status, outcome.exit_code) == ("terminated", CODES[name])
     assert outcome.reason == f"terminated by the system ({name})"

@@ -7,6 +7,7 @@ from pytorch_lightning.loggers import Logger
 
 from lipformer.errors import one_line
 from lipformer.run_folder import local_rank
+from lipformer.training.checkpoint_io import LAST
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,12 @@ def publish_report(folder: Path) -> None:
         log.info("look at it in: %s", file)
     except Exception as error:
         _warn("the report could not be written", error, folder)
+
+
+def say_how_to_continue(folder: Path) -> None:
+    """Log how a training that was stopped goes on, where it left something to go on from."""
+    if local_rank() == 0 and (folder / "checkpoints" / LAST).is_file():
+        log.info("continue it with: python train.py resume=%s", folder)
 
 
 def _warn(what: str, error: Exception, folder: Path) -> None:
