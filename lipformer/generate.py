@@ -167,7 +167,7 @@ def _longest_sentence(model: nn.Module, max_chars: int | None) -> int:
     """Return the longest sentence to draw, in characters."""
     limit = contracts.longest_input(model)
     if max_chars is None:
-        longest = limit or getattr(model, "context", None)
+        longest = limit or contracts.context(model)
         if not isinstance(longest, int):
             raise UsageError(f"max_chars=null: {type(model).__name__} states no context to end at; give a number")
         return longest - 1

@@ -6,7 +6,6 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from lipformer.config.checks import require
 from lipformer.errors import UsageError
 from lipformer.options.evaluate import EvaluateOptions, GenerateOptions
 from lipformer.options.option import REQUIRED, option
@@ -36,11 +35,13 @@ class EvaluateConfig(EvaluateOptions):
         if isinstance(self.study, StudyOptions):
             if self.study.of_a_run and self.checkpoint is None:
                 raise UsageError("checkpoint is not set: give checkpoint=<a run folder or a .ckpt file>")
-            fits = self.study.of_a_run or self.checkpoint is None
-            require(fits, "checkpoint", self.checkpoint, f"left out with study={self.study.choice}")
-        writes = isinstance(self.study, ScoreOptions) or self.generate.samples == 0
-        wanted = "0 without study=score, which alone writes sentences"
-        require(writes, "generate.samples", self.generate.samples, wanted)
+            if not self.study.of_a_run and self.checkpoint is not None:
+                raise UsageError(f"checkpoint={self.checkpoint}: it must be left out with study={self.study.choice}")
+        if self.generate.samples and not isinstance(self.study, ScoreOptions):
+            raise UsageError(
+                f"generate.samples={self.generate.samples}: it must be 0 without study=score, which alone writes "
+                "sentences"
+            )
 
 
 def refuse_old_spellings(arguments: Sequence[str]) -> None:

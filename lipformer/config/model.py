@@ -3,12 +3,17 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from lipformer.config.checks import value_of
 from lipformer.errors import UsageError
+from lipformer.options import Options
 from lipformer.options.model import MODEL_GROUPS, MODEL_SCALARS, ModelOptions
 
 ALWAYS_READ = "context"
 """The corpus reads it too, whatever the model."""
+
+
+def value_of(group: Options | Mapping[str, Any], key: str) -> Any:
+    """Return a value of a group with a schema (a dataclass once it is validated) or without (a dictionary)."""
+    return group.get(key) if isinstance(group, Mapping) else getattr(group, key)
 
 
 def keys_read(model: ModelOptions | Mapping[str, Any]) -> list[str]:
@@ -21,7 +26,7 @@ def keys_read(model: ModelOptions | Mapping[str, Any]) -> list[str]:
         UsageError: it does not say so, or names another key.
     """
     known = (*MODEL_SCALARS, *MODEL_GROUPS)
-    keys = model.get("reads") if isinstance(model, Mapping) else value_of(model, "reads")
+    keys = value_of(model, "reads")
     if not isinstance(keys, list) or not all(key in known for key in keys):
         raise UsageError(f"model.reads={keys}: it must be a list, of {', '.join(known)}")
     return keys
@@ -38,7 +43,7 @@ def refuse_unread(model: ModelOptions | Mapping[str, Any], typed: Iterable[str])
         UsageError: the first such key.
     """
     keys = keys_read(model)
-    target = str(model["_target_"] if isinstance(model, Mapping) else model._target_)
+    target = str(value_of(model, "_target_"))
     for key in typed:
         group = key.split(".")[0]
         if group in MODEL_GROUPS and group not in keys:

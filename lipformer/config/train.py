@@ -5,8 +5,7 @@ from typing import Any
 
 from omegaconf import MISSING
 
-from lipformer.config.checks import require, value_of
-from lipformer.config.model import keys_read
+from lipformer.config.model import keys_read, value_of
 from lipformer.errors import UsageError
 from lipformer.options.scalars import ScalarOptions
 
@@ -35,8 +34,8 @@ class TrainConfig(ScalarOptions):
     logger: Any = MISSING
 
     def __post_init__(self) -> None:
-        divisible = f"divisible by heads={self.heads}"
-        require("heads" not in keys_read(self.model) or self.width % self.heads == 0, "width", self.width, divisible)
+        if "heads" in keys_read(self.model) and self.width % self.heads:
+            raise UsageError(f"width={self.width}: it must be divisible by heads={self.heads}")
         if value_of(self.trainer, "compile") and value_of(self.regularizer, "_target_") != NO_REGULARIZER:
             raise UsageError(
                 "trainer.compile=True does not go with a regularizer, which looks inside the model and takes second "
