@@ -9,7 +9,10 @@ import importlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lipformer.training.task_module import TaskModule
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,7 @@ class Task:
         derived = "".join(f" = {measure.of(score):.4f} {measure.unit}" for measure in self.derived)
         return f"{score:.4f} {self.objective.short}{derived}"
 
-    def load_module(self) -> Any:
+    def load_module(self) -> "type[TaskModule]":
         """Import the class that takes the steps."""
         path, _, name = self.module.rpartition(".")
         return getattr(importlib.import_module(path), name)

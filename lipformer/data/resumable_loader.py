@@ -1,16 +1,18 @@
 """A DataLoader that begins where training stands, so that a resumed run sees the batches it would have seen."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from lipformer.data.bucketing import TokenBudgetBatchSampler
 from lipformer.data.collate import Batch
+from lipformer.data.sentences import Sentences
 
 
-class ResumableLoader(DataLoader[Batch]):
+class ResumableLoader(DataLoader[Tensor]):
     """Batches of a :class:`TokenBudgetBatchSampler`, from the place that ``position`` names.
 
     The place is asked for at the moment an iterator is made, and the sampler fixes the order at that moment
@@ -23,6 +25,9 @@ class ResumableLoader(DataLoader[Batch]):
             where nobody counts, the sampler's own epoch holds.
         options: further arguments of ``DataLoader``.
     """
+
+    dataset: Sentences
+    batch_sampler: TokenBudgetBatchSampler
 
     def __init__(
         self,
@@ -43,6 +48,10 @@ class ResumableLoader(DataLoader[Batch]):
             self.batch_sampler.set_epoch(epoch)
             self.batch_sampler.skip(batches)
         return super().__iter__()
+
+    def gather(self, numbers: Iterable[int]) -> Batch:
+        """Return a batch of the sentences of these numbers, wherever training stands."""
+        return self.collate_fn([self.dataset[number] for number in numbers])
 
     # Lightning takes a loader with these two for one that can resume, and warns of any other. The position
     # itself is kept by the datamodule: Lightning does not restore a loader's state at the end of an epoch,

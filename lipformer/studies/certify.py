@@ -13,14 +13,13 @@ import numpy as np
 import torch
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor
 
 from lipformer.atomic import replace_text, replacing
 from lipformer.bounds.certificate import Certificate, certify
 from lipformer.bounds.empirical import FromEmbedding, model_constants
 from lipformer.bounds.radii import attacked_radii, certified_radii
 from lipformer.config import EvaluateConfig
-from lipformer.data.collate import IGNORE, Batch, collate
+from lipformer.data.collate import IGNORE, Batch
 from lipformer.data.corpus import Split
 from lipformer.data.resumable_loader import ResumableLoader
 from lipformer.errors import UsageError
@@ -95,7 +94,7 @@ class CertifyStudy:
         data = open_split(run, settings)
         split = cast(Split, settings.split)
         loader = split_loader(data, split)
-        longest = int(cast(Any, loader.dataset).lengths.max())
+        longest = int(loader.dataset.lengths.max())
         if longest > certificate.length:
             raise UsageError(
                 f"study.length={certificate.length}: {split} has a sentence of {longest} tokens, beyond the "
@@ -165,7 +164,7 @@ def certify_predictions(
     measured = Average().to(device)
     radii: dict[int, np.ndarray] = {}
     batches = tracked(loader, "certifying", sys.stdout.isatty())
-    for numbers, batch in zip(cast(Any, loader.batch_sampler), batches, strict=True):
+    for numbers, batch in zip(loader.batch_sampler, batches, strict=True):
         logits = model(batch.inputs.to(device))
         measured.update(*sum_nats(logits, batch.targets.to(device)))
         found = certified_radii(logits, model.head.weight, certificate.trunk, certificate.p).cpu().numpy()
@@ -175,7 +174,7 @@ def certify_predictions(
 
 def measure_layers(model: CharTransformer, loader: ResumableLoader, p: Norm) -> dict[str, float]:
     """Measure each layer's constant at a sentence of median length: lower bounds, to hold the upper ones against."""
-    lengths = cast(Any, loader.dataset).lengths
+    lengths = loader.dataset.lengths
     median = int(np.argsort(lengths, kind="stable")[len(lengths) // 2])
     batch = _batch(model, loader, [median])
     constants = model_constants(model, batch.inputs, p, restarts=2, max_iterations=20)
@@ -184,7 +183,7 @@ def measure_layers(model: CharTransformer, loader: ResumableLoader, p: Norm) -> 
 
 def attack_predictions(model: CharTransformer, loader: ResumableLoader, p: Norm) -> np.ndarray:
     """Return the radius at which an attack changes each prediction of some sentences, inf where none did."""
-    count = len(cast(Any, loader.dataset))
+    count = len(loader.dataset)
     batch = _batch(model, loader, np.linspace(0, count - 1, min(count, ATTACKED)).round().astype(int).tolist())
     with torch.no_grad():
         embedded = model.embed(batch.inputs)
@@ -207,7 +206,7 @@ def share_curve(certified: np.ndarray, attacked: np.ndarray) -> list[tuple[float
 @torch.no_grad()
 def closest_characters(model: CharTransformer, p: Norm) -> float:
     """Distance of the two characters that are embedded closest to each other."""
-    vectors = cast(Tensor, model.embedding.weight)
+    vectors = model.embedding.weight
     distances = torch.cdist(vectors, vectors, p=p if p == math.inf else 2).fill_diagonal_(math.inf)
     return distances.min().item()
 
@@ -243,9 +242,7 @@ def radii_table(metrics: Mapping[str, Any], name: str) -> Table:
 
 
 def _batch(model: CharTransformer, loader: ResumableLoader, numbers: list[int]) -> Batch:
-    sentences, end_id = cast(Any, loader.dataset), cast(Any, loader.collate_fn).keywords["end_id"]
-    batch = collate([sentences[number] for number in numbers], end_id)
-    return Batch(*(tensor.to(model.head.weight.device) for tensor in batch))
+    return Batch(*(tensor.to(model.head.weight.device) for tensor in loader.gather(numbers)))
 
 
 def _number(value: float) -> Text:

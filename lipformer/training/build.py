@@ -127,12 +127,12 @@ def check_targets(config: Mapping[str, Any], allow: Sequence[str], where: str, g
             )
 
 
-def is_module(found: Any) -> bool:
+def is_module(found: object) -> bool:
     """Whether an imported object can be a part of a model."""
     return inspect.isclass(found) and issubclass(found, nn.Module)
 
 
-def is_linear_rule(found: Any) -> bool:
+def is_linear_rule(found: object) -> bool:
     """Whether an imported object is a function whose first argument is annotated as an ``nn.Linear``."""
     if not inspect.isfunction(found):
         return False
@@ -140,17 +140,17 @@ def is_linear_rule(found: Any) -> bool:
     return bool(parameters) and parameters[0].annotation in (nn.Linear, "nn.Linear")
 
 
-def is_corpus(found: Any) -> bool:
+def is_corpus(found: object) -> bool:
     """Whether an imported object is a class with the methods of a `Corpus`."""
     return inspect.isclass(found) and all(callable(getattr(found, method, None)) for method in ("lines", "source"))
 
 
-def is_callback(found: Any) -> bool:
+def is_callback(found: object) -> bool:
     """Whether an imported object is a class of Lightning callbacks."""
     return inspect.isclass(found) and issubclass(found, Callback)
 
 
-def is_optimizer(found: Any) -> bool:
+def is_optimizer(found: object) -> bool:
     """Whether an imported object is a class of optimizers."""
     return inspect.isclass(found) and issubclass(found, Optimizer)
 
