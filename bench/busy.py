@@ -41,9 +41,10 @@ def train(width: int, tokens: int, threads: str, seconds: float) -> tuple[float,
     from hydra import compose, initialize_config_dir
 
     from lipformer.config import conf_dir, register, to_plain
-    from lipformer.training.build import build_model, factory
+    from lipformer.targets import factory
+    from lipformer.training.build import build_model
     from lipformer.training.metrics import sum_nats
-    from lipformer.training.module import parameter_groups
+    from lipformer.training.parameter_groups import parameter_groups
     from lipformer.training.threads import choose_threads
 
     register()

@@ -14,7 +14,8 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from lipformer.config import conf_dir, register, to_plain
-from lipformer.training.build import build_model, factory
+from lipformer.targets import factory
+from lipformer.training.build import build_model
 from lipformer.training.metrics import sum_nats
 from lipformer.training.parameter_groups import parameter_groups
 
