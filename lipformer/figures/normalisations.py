@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lipformer.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE, VERMILION, letters, paper_style, save
 
@@ -65,26 +65,8 @@ def norm_constants(rows: Sequence[Measured], name: str, file: Path) -> list[Path
         left.set_title(f"{letters(2)[0]} {name} in the inf-norm")
         left.legend(loc="upper left")
         # The 2-norm's markers are the larger ones, to be seen around the other's where both are 1.
-        for series, color, marker, size, norm in ((two, BLUE, "o", 6, "2-norm"), (inf, VERMILION, "s", 3, "inf-norm")):
-            widths = [row.width for row in series]
-            right.plot(
-                widths,
-                [row.found / row.exact for row in series],
-                color=color,
-                marker=marker,
-                markersize=size,
-                label=f"{norm}, best start",
-            )
-            right.plot(
-                widths,
-                [row.median / row.exact for row in series],
-                color=color,
-                marker=marker,
-                markersize=size,
-                markerfacecolor="white",
-                linestyle=(0, (1.2, 1.2)),
-                label=f"{norm}, median of starts",
-            )
+        _draw_shares(right, two, "2-norm", color=BLUE, marker="o", markersize=6)
+        _draw_shares(right, inf, "inf-norm", color=VERMILION, marker="s", markersize=3)
         right.axhline(1, color=GREY, linewidth=0.6, linestyle=":")
         right.set_ylim(0, 1.05)
         right.set_ylabel("found / exact constant")
@@ -93,6 +75,14 @@ def norm_constants(rows: Sequence[Measured], name: str, file: Path) -> list[Path
         for axes in (left, right):
             _width_axis(axes, widths)
         return save(figure, file)
+
+
+def _draw_shares(axes: "Axes", rows: Sequence[Measured], norm: str, **style: Any) -> None:
+    """Draw what share of the constant the best start found, and half of the starts."""
+    widths = [row.width for row in rows]
+    axes.plot(widths, [row.found / row.exact for row in rows], label=f"{norm}, best start", **style)
+    hollow = {"markerfacecolor": "white", "linestyle": (0, (1.2, 1.2)), **style}
+    axes.plot(widths, [row.median / row.exact for row in rows], label=f"{norm}, median of starts", **hollow)
 
 
 def _width_axis(axes: "Axes", widths: Sequence[int]) -> None:

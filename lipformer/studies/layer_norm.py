@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from lipformer.atomic import naming
 from lipformer.bounds.empirical import ascend, steepest_token
 from lipformer.bounds.theorems import layer_norm_row_sum_bound
 from lipformer.config import EvaluateConfig
@@ -132,12 +133,16 @@ class LayerNormStudy:
         Args:
             settings: the validated configuration; nothing at its root is read but the number of threads.
             folder: of this evaluation.
+
+        Raises:
+            WriteError: a file cannot be written.
         """
         if settings.threads is not None:
             torch.set_num_threads(settings.threads)
         size = SCALES[self.scale]
         rows = []
-        with (folder / "constants.csv").open("w", newline="", encoding="utf-8") as stream:
+        file = folder / "constants.csv"
+        with naming(file), file.open("w", newline="", encoding="utf-8") as stream:
             writer = csv.DictWriter(stream, [field.name for field in fields(Row)])
             writer.writeheader()
             for kind, p, width in places(size.widths):
