@@ -18,6 +18,7 @@ from lipformer.tasks import Task, task_of
 
 TOKENS = "train/tokens"
 LARGEST = 2**53
+SWEEP = "multirun.yaml"  # what Hydra leaves in the folder of a sweep, above those of its jobs
 """Step and number of tokens at the most: a float counts no further. Others are not known."""
 DATED = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d+-(\w+)(-sweep)?")
 """Names that folders get by default: their date tells a reader nothing, their id does."""
@@ -130,7 +131,8 @@ def read_series(file: Path) -> dict[str, Series]:
 def find_runs(pattern: str) -> list[Path]:
     """Return the run folders, those with ``config.yaml`` and ``metrics.csv``, that a glob names, sorted.
 
-    A folder that symbolic links make known by several names is there once; one that may not be read is not there.
+    A sweep's folder stands for those of its jobs. A folder that symbolic links make known by several names is there
+    once; one that may not be read is not there.
 
     Args:
         pattern: as the shell's, ``**`` for any depth.
@@ -138,15 +140,16 @@ def find_runs(pattern: str) -> list[Path]:
     Raises:
         UsageError: there is none.
     """
-    found = {Path(name) for name in glob.glob(pattern, recursive=True)}
+    named = {Path(name) for name in glob.glob(pattern, recursive=True)}
+    found = named | {job for path in named if os.path.isfile(path / SWEEP) for job in path.glob("*")}
     runs: dict[str, Path] = {}
     for path in sorted(found, key=lambda path: (str(path.absolute()) != os.path.realpath(path), len(path.parts), path)):
         if all(os.path.isfile(path / name) for name in ("config.yaml", "metrics.csv")):
             runs.setdefault(os.path.realpath(path), path)
     if not runs:
         raise UsageError(
-            f"study.runs={pattern}: no run folder there (one with config.yaml and metrics.csv); give a glob of "
-            "run folders, in quotes, such as 'runs/*/*'"
+            f"study.runs={pattern}: no run folder there (one with config.yaml and metrics.csv, or a sweep's); give a "
+            "glob of run folders, in quotes, such as 'runs/*/*'"
         )
     return sorted(runs.values())
 

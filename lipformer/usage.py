@@ -80,7 +80,8 @@ def _keys(node: DictConfig, prefix: str) -> list[str]:
 
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return `` (did you mean a or b?)``, or nothing where nothing is close."""
-    known = [name for name in known if not name.rpartition(".")[2].startswith("_")]  # _target_ is not for users
+    users = [name for name in known if not name.rpartition(".")[2].startswith("_")]  # _target_ is not for users
+    known = [name for name in users if name != word]  # a group that exists, typed as if its choice could be changed
     lower = {name.lower(): name for name in reversed(known)}
     near = [lower[name] for name in difflib.get_close_matches(word.lower(), lower, n=2, cutoff=0.6)]
     leaf = {name.rpartition(".")[2]: name for name in reversed(known)}

@@ -98,6 +98,15 @@ def test_broken_files_are_left_out(tmp_path, broken):
     assert (record.config, record.figures) == ({}, {})
 
 
+def test_a_sweep_stands_for_its_jobs(tmp_path):
+    sweep = tmp_path / "sweep"
+    runs = [make(tmp_path / "run"), make(sweep / "0"), make(sweep / "1")]
+    assert find_runs(f"{tmp_path}/*") == [runs[0]]
+    (sweep / "multirun.yaml").write_text("")
+    assert find_runs(f"{tmp_path}/*") == runs
+    assert find_runs(str(sweep)) == runs[1:]
+
+
 def test_finds_only_run_folders_sorted(tmp_path):
     runs = [make(tmp_path / "b"), make(tmp_path / "a"), make(tmp_path / "deep" / "c")]
     (tmp_path / "no_run").mkdir()

@@ -65,6 +65,7 @@ REFUSED = {
     ("checkpoint=x", "study.p=2"): "unknown key study.p: it is an option of study=certify",
     ("checkpoint=x", "study=certify", "study.lenght=2"): "unknown key study.lenght (did you mean study.length",
     ("checkpoint=x", "attention=l2"): "unknown key attention: it is a key of train.py",
+    ("checkpoint=x", "data=ptb"): "unknown key data (did you mean data.",
     ("checkpoint=x", "which=first"): "which=first: it must be one of best, last",
     ("checkpoint=x", "max_length=1"): "max_length=1: it must be training, a number of tokens of at least 2, or null",
     ("checkpoint=x", "generate.top_p=0"): "generate.top_p=0.0: it must be above 0 and at most 1, or null",

@@ -47,7 +47,7 @@ class ReportOptions(StudyOptions):
 
     choice = "report"
 
-    runs: str = option(REQUIRED, "a glob of run folders, in quotes, such as 'runs/*/*'")
+    runs: str = option(REQUIRED, "a glob of run folders or sweeps, in quotes, such as 'runs/*/*'")
 
 
 @dataclass
