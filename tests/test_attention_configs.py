@@ -12,7 +12,7 @@ from hydra import compose, initialize_config_dir
 
 from lipformer.config import conf_dir, register, to_plain
 from lipformer.modules import attention
-from lipformer.training.build import factory
+from lipformer.targets import factory
 
 FOLDER = Path(__file__).parent.parent / "conf" / "attention"
 CLASSES = {

@@ -20,7 +20,8 @@ from lipformer.modules.contracts import (
 from lipformer.modules.feedforward import ContractiveFeedForward, FeedForward
 from lipformer.modules.norms import ActNorm, LayerNorm, NoNorm
 from lipformer.modules.residual import InvertibleResidual, PostNorm, PreNorm
-from lipformer.training.build import build_model, factory
+from lipformer.targets import factory
+from lipformer.training.build import build_model
 
 PROTOCOLS = {
     contract.__name__: contract

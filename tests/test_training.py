@@ -14,8 +14,9 @@ from lipformer.config import MODEL_GROUPS, conf_dir, register, to_plain, validat
 from lipformer.errors import DivergedError, UsageError
 from lipformer.lstm import CharLSTM
 from lipformer.modules.orthogonal import orthogonal
+from lipformer.targets import factory
 from lipformer.training import schedules
-from lipformer.training.build import build_model, factory
+from lipformer.training.build import build_model
 from lipformer.training.checkpoint import load_run
 from lipformer.training.module import LanguageModule
 from lipformer.training.parameter_groups import parameter_groups

@@ -10,11 +10,13 @@ from torch.optim import Optimizer
 
 from lipformer.config import MODEL_GROUPS, keys_read
 from lipformer.errors import CheckpointError, UsageError
+from lipformer.options.data import DataOptions
 from lipformer.targets import factory, locate
 
 CALLBACKS = "callbacks"
 """The group that holds any number of nodes, each by a name of its own."""
-LOADER_KEYS = ("max_length", "unknown", "batch_tokens", "num_workers")
+LOADER_KEYS = tuple(DataOptions.defaults())
+"""Options of the group `data` that are the loader's; the others are the corpus's own."""
 
 
 def build_model(config: Mapping[str, Any], vocabulary_size: int) -> nn.Module:
