@@ -158,7 +158,7 @@ def name_runs(records: Sequence[RunRecord]) -> list[str]:
     """Return a short name for each run, no two the same.
 
     That of its folder, with as many folders above as it takes to tell it from the others; of a folder named by date,
-    the name of the configuration and the id.
+    the name of the configuration and the id; of a job in the folder of a sweep so named, those and its number.
     """
     paths = [record.folder.absolute().parts for record in records]
     names: list[str] = []
@@ -168,6 +168,8 @@ def name_runs(records: Sequence[RunRecord]) -> list[str]:
         )
         if count == 1 and (match := DATED.fullmatch(path[-1])):
             names.append(f"{record.config.get('name', 'run')} {match[1]}")
+        elif count <= 2 <= len(path) and (match := DATED.fullmatch(path[-2])) and match[2]:
+            names.append(f"{record.config.get('name', 'run')} {match[1]}/{path[-1]}")
         else:
             names.append("/".join(path[-count:]))
     names = [name.encode(errors="replace").decode() for name in names]  # a folder's need not be text

@@ -107,6 +107,13 @@ def test_a_sweep_stands_for_its_jobs(tmp_path):
     assert find_runs(str(sweep)) == runs[1:]
 
 
+def test_jobs_of_sweeps_are_named_by_sweep_and_number(tmp_path):
+    first = [make(tmp_path / "2026-01-01_10-00-00_000001-aaaaaa-sweep" / job, config="name: lr\n") for job in "01"]
+    second = make(tmp_path / "2026-01-02_10-00-00_000001-bbbbbb-sweep" / "0", config="name: lr\n")
+    assert name_runs([read_record(run) for run in (*first, second)]) == ["lr aaaaaa/0", "lr aaaaaa/1", "lr bbbbbb/0"]
+    assert name_runs([read_record(first[0])]) == ["lr aaaaaa/0"]
+
+
 def test_finds_only_run_folders_sorted(tmp_path):
     runs = [make(tmp_path / "b"), make(tmp_path / "a"), make(tmp_path / "deep" / "c")]
     (tmp_path / "no_run").mkdir()
@@ -147,7 +154,7 @@ def test_names_are_short_and_no_two_the_same(tmp_path):
     dated = "2026-01-02_03-04-05_678901"
     folders = ["a/0", "b/0", "b/1", f"c/{dated}-1f", f"d/{dated}-2e", f"d/{dated}-2e-sweep/7"]
     records = [read_record(make(tmp_path / folder)) for folder in folders]
-    assert name_runs(records) == ["a/0", "b/0", "1", "run 1f", "run 2e", "7"]
+    assert name_runs(records) == ["a/0", "b/0", "1", "run 1f", "run 2e", "run 2e/7"]
     assert name_runs([records[0], records[0]])[1].endswith("/0 (2)")
 
 
