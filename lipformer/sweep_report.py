@@ -12,6 +12,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from lipformer.atomic import replace_text
 from lipformer.run_folder import Outcome, read_outcome
@@ -108,7 +109,8 @@ def sweep_table(jobs: list[Job]) -> Table:
         rivals = [other.outcome.best for other in jobs if other.task == job.task and other.outcome.best is not None]
         scores = [_score(job.outcome.best, rivals) if job.task.objective == one else "" for one in objectives]
         differing = " ".join(override for override in job.overrides if override not in shared)
-        table.add_row(job.name, differing, *scores, job.outcome.status, job.outcome.reason)
+        # As Text: a list such as [/data/a.txt] in an override or a reason would be read as markup.
+        table.add_row(*map(Text, (job.name, differing, *scores, job.outcome.status, job.outcome.reason)))
     return table
 
 

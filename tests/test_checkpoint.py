@@ -164,6 +164,25 @@ def test_truncated(tiny_run, refused, size):
     assert "truncated" in refused(whole[: size if isinstance(size, int) else int(size * len(whole))])
 
 
+def test_bytes_that_changed_within_are_found(tiny_run, refused):
+    """torch itself would load these weights."""
+    damaged = bytearray((tiny_run / "checkpoints" / "best.ckpt").read_bytes())
+    weights = torch.load(tiny_run / "checkpoints" / "best.ckpt", weights_only=True)["state_dict"]
+    place = damaged.find(weights["model.embedding.weight"].numpy().tobytes())
+    assert place > 0
+    damaged[place] ^= 1
+    assert "not a whole checkpoint" in refused(bytes(damaged))
+
+
+def test_where_bytes_of_the_last_changed_the_one_before_is_taken(tmp_path):
+    folder = folder_of(tmp_path, last=True, previous=True)
+    last = folder / "checkpoints" / "last.ckpt"
+    damaged = bytearray(last.read_bytes())
+    damaged[damaged.find(bytes(1000)) + 500] = 1
+    last.write_bytes(damaged)
+    assert find_checkpoint(folder, "last").name == "previous.ckpt"
+
+
 @pytest.mark.parametrize(
     "text", [b"", b"\n", b"hello", b"a\n", b"depth: 4\n", b"PK\x03\x04", "Füße".encode(), b"\x80\x02."]
 )
@@ -313,6 +332,23 @@ def test_targets_that_are_refused(contents, refused, group, target):
 def test_a_class_in_the_wrong_place_is_refused(contents, refused, group, target):
     contents["lipformer"]["config"][group]["_target_"] = target
     assert "trusted packages" in refused(contents)
+
+
+@pytest.mark.parametrize(
+    ("group", "target"),
+    [
+        ("schedule", "lipformer.atomic.replace_text"),
+        ("regularizer", "lipformer.cli.train"),
+        ("regularizer", "torch.nn.init.kaiming_normal_"),
+        ("logger", "lipformer.run_lock.release_lock"),
+    ],
+)
+def test_a_function_of_another_kind_is_refused(contents, group, target):
+    config = contents["lipformer"]["config"]
+    check_targets(config, (), "file", ["schedule", "regularizer", "logger"])
+    config[group]["_target_"] = target
+    with pytest.raises(CheckpointError, match=f"which is no {group} function of the trusted packages"):
+        check_targets(config, (), "file", ["schedule", "regularizer", "logger"])
 
 
 def test_a_package_of_the_users_own_is_imported_only_once_allowed(contents, refused, tmp_path, monkeypatch):

@@ -57,6 +57,15 @@ MISTAKES = {
     ("trainer.precision=8",): "trainer.precision=8: it must be one of 32-true",
     ("optimizer.betas=[0.9]",): "optimizer.betas=[0.9]: it must be two numbers",
     ("experiment=nope",): "experiment=nope: no such choice",
+    ("~depth",): "depth is not set: give depth=<value>",
+    ("~trainer",): "trainer is not set: give trainer=<value>",
+    ("optimizer.betas=[0.9,???]",): "optimizer.betas.1 is not set",
+    ("trainer.devices=0",): "trainer.devices=0: it must be a number of at least 1, -1 or auto",
+    ("trainer.devices=two",): "trainer.devices=two: it must be a number of at least 1",
+    ("trainer.devices=[]",): "trainer.devices=[]: it must be a number of at least 1",
+    ("trainer.devices=[0,0]",): "trainer.devices=[0, 0]: it must be",
+    ("trainer.devices=1.5",): "trainer.devices=1.5: it must be",
+    ("trainer.devices=null",): "trainer.devices=None: it must be",
 }
 
 

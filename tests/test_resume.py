@@ -308,7 +308,7 @@ def test_a_checkpoint_without_the_state_of_a_training_is_refused(tiny_run, tmp_p
 
 def test_a_checkpoint_whose_parts_do_not_fit_is_not_continued(tiny_run, tmp_path, monkeypatch, capsys):
     checkpoint = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
-    for i, (place, value) in enumerate([("depth", 10**9), ("seed", "no")]):
+    for i, (place, value) in enumerate([("depth", 10**9), ("seed", "no"), ("model", 5), ("model", {})]):
         (tmp_path / str(i)).mkdir()
         bad = tmp_path / str(i) / "bad.ckpt"
         config = {**checkpoint["lipformer"]["config"], place: value}

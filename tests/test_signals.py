@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -400,3 +400,22 @@ class TestLock:
 
         monkeypatch.setattr("lipformer.run_folder.lock_holder", ended)
         assert read_outcome(tmp_path).status == "finished"
+
+
+@pytest.mark.parametrize("pid", ["7", 7.5, float("inf"), True, None, [1]])
+def test_a_lock_that_is_none_names_no_process(tmp_path, pid):
+    (tmp_path / LOCK).write_text(json.dumps({**asdict(this_process()), "pid": pid}))
+    assert lock_holder(tmp_path) is None
+
+
+def test_a_process_that_the_system_hides_is_not_called_dead(monkeypatch):
+    """Mounted with hidepid, /proc shows each user their own processes alone."""
+
+    def deny(pid, number):
+        assert number == 0
+        raise PermissionError
+
+    other = replace(this_process(), pid=2**22 + 1)
+    assert other.is_alive() is False
+    monkeypatch.setattr(os, "kill", deny)
+    assert other.is_alive() is None

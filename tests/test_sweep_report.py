@@ -57,6 +57,12 @@ def test_table_names_what_differs_and_marks_the_best():
     assert "depth=1" not in text
 
 
+def test_table_shows_brackets_as_they_are():
+    text = table_text([Job("0", ["allow_targets=[/mine]", "lr=1"], Outcome("failed", 1, "no such name: [/data/a]"))])
+    assert "allow_targets=[/mine] lr=1" in text
+    assert "[/data/a]" in text
+
+
 def test_table_of_one_job_names_its_overrides():
     assert "depth=1 lr=1" in table_text([Job("0", ["depth=1", "lr=1"], FAILED)])
 

@@ -13,7 +13,7 @@ ALWAYS_READ = "context"
 
 def value_of(group: Options | Mapping[str, Any], key: str) -> Any:
     """Return a value of a group with a schema (a dataclass once it is validated) or without (a dictionary)."""
-    return group.get(key) if isinstance(group, Mapping) else getattr(group, key)
+    return group.get(key) if isinstance(group, Mapping) else getattr(group, key, None)
 
 
 def keys_read(model: ModelOptions | Mapping[str, Any]) -> list[str]:

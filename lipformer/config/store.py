@@ -2,12 +2,13 @@
 
 import re
 import secrets
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from hydra.core.config_store import ConfigStore
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lipformer.config import evaluate, train
 from lipformer.config.listing import groups, list_groups, list_options
@@ -119,9 +120,8 @@ def validate(config: DictConfig) -> Any:
         UsageError: a mandatory value is missing, or a value is out of its range.
     """
     _refuse_unknown_keys(config, "")
-    missing = sorted(OmegaConf.missing_keys(config))
-    if missing:
-        raise UsageError(f"{missing[0]} is not set: give {missing[0]}=<value>")
+    for key in _unset_keys(config, ""):
+        raise UsageError(f"{key} is not set: give {key}=<value>")
     _refuse_values_out_of_range(config, "")
     return OmegaConf.to_object(config)
 
@@ -139,6 +139,24 @@ def _refuse_unknown_keys(node: DictConfig, prefix: str) -> None:
         child = node._get_node(key)
         if isinstance(child, DictConfig) and not child._is_none() and not child._is_missing():
             _refuse_unknown_keys(child, f"{prefix}{key}.")
+
+
+def _unset_keys(node: DictConfig | ListConfig, prefix: str) -> Iterator[str]:
+    """Yield the keys without a value, and those that ``~key`` took from a node whose schema has them.
+
+    `OmegaConf.missing_keys` follows interpolations, and fails on one that leads to such a key.
+    """
+    schema = OmegaConf.get_type(node)
+    if isinstance(node, ListConfig):
+        keys: Iterable[Any] = range(len(node))
+    else:
+        keys = [field.name for field in fields(schema)] if is_dataclass(schema) else list(node)
+    for key in keys:
+        child: Any = node._get_node(key, validate_access=False)
+        if child is None or child._is_missing():
+            yield f"{prefix}{key}"
+        elif isinstance(child, (DictConfig, ListConfig)) and not child._is_none() and not child._is_interpolation():
+            yield from _unset_keys(child, f"{prefix}{key}.")
 
 
 def _refuse_values_out_of_range(node: DictConfig, prefix: str) -> None:

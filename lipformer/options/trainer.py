@@ -12,12 +12,24 @@ def _limit() -> Check:
     return Check(lambda limit: limit == -1 or limit >= 1, "at least 1, or -1 for no limit")
 
 
+def _devices() -> Check:
+    """What Lightning refuses once the text has been read, some of it by errors of Python's."""
+
+    def holds(devices: Any) -> bool:
+        if isinstance(devices, list):
+            whole = all(type(number) is int and number >= 0 for number in devices)  # bool is an int
+            return whole and len(set(devices)) == len(devices) > 0
+        return devices == "auto" or (type(devices) in (int, str) and (int(devices) >= 1 or int(devices) == -1))
+
+    return Check(holds, "a number of at least 1, -1 or auto for all there are, or a list of device numbers")
+
+
 @dataclass
 class TrainerOptions(Options):
     """Options of `auto`, `cpu` and `gpu`."""
 
     accelerator: str = option("auto", "auto: a GPU where there is one", one_of("auto", "cpu", "gpu"))
-    devices: Any = option(1, "how many, or a list of device numbers")
+    devices: Any = option(1, "how many, or which", _devices())
     precision: str = option(
         "32-true",
         "of weights (true) or of products alone (mixed)",

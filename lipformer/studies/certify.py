@@ -223,7 +223,7 @@ def certificate_table(certificate: Certificate, measured: Mapping[str, float]) -
     for row in certificate.rows:
         part = row.role == "part"
         name = Text(f"  {row.name.rpartition('.')[2]}" if part else row.name, style="dim" if part else "")
-        table.add_row(name, row.kind, _number(row.bound), _measured(measured, row.name), row.caveat)
+        table.add_row(name, Text(row.kind), _number(row.bound), _measured(measured, row.name), Text(row.caveat))
     table.add_section()
     table.add_row("trunk", "", _number(certificate.trunk), _measured(measured, "trunk"), "embedded tokens to features")
     table.add_row("logits", "", _number(certificate.logits), _measured(measured, "logits"), "embedded tokens to logits")

@@ -134,6 +134,20 @@ def is_module(found: object) -> bool:
     return inspect.isclass(found) and issubclass(found, nn.Module)
 
 
+def is_function_of(home: str) -> Callable[[Any], bool]:
+    """Return whether an imported object is a function, of lipformer one of `home`.
+
+    Others of lipformer and of torch write files or end processes, with options that a checkpoint would choose.
+    """
+
+    def is_right(found: Any) -> bool:
+        if not inspect.isfunction(found):
+            return False
+        return found.__module__ == home or found.__module__.partition(".")[0] not in ("lipformer", "torch")
+
+    return is_right
+
+
 def is_linear_rule(found: object) -> bool:
     """Whether an imported object is a function whose first argument is annotated as an ``nn.Linear``."""
     if not inspect.isfunction(found):
@@ -162,8 +176,8 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "linear": ("function of a linear map", is_linear_rule),
     "data": ("corpus class", is_corpus),
     "optimizer": ("optimizer class", is_optimizer),
-    "schedule": ("function", inspect.isfunction),
-    "regularizer": ("function", inspect.isfunction),
-    "logger": ("function", inspect.isfunction),
+    "schedule": ("schedule function", is_function_of("lipformer.training.schedules")),
+    "regularizer": ("regularizer function", is_function_of("lipformer.training.regularizers")),
+    "logger": ("logger function", is_function_of("lipformer.training.loggers")),
     CALLBACKS: ("callback class", is_callback),
 }

@@ -73,6 +73,10 @@ def resume_run(config: DictConfig, hydra: HydraConf) -> Resumed:
     stored = checkpoint["lipformer"]["config"]
     try:
         check_targets(stored, config.allow_targets, str(path), BUILT_TO_TRAIN)
+    except CheckpointError:
+        raise
+    except UsageError as error:
+        raise CheckpointError(f"{path}: {error}; the file was altered") from error
     except (LookupError, TypeError) as error:
         raise CheckpointError(f"{path}: its configuration lacks {error}; the file was altered") from error
     if "${" in str(stored):  # a resolver could read the environment; what lipformer stores has none left

@@ -53,5 +53,5 @@ def build_trainer(
             enable_progress_bar=False,  # callbacks/progress.py shows it
             plugins=[AtomicCheckpointIO(), *([LightningEnvironment()] if options["devices"] == 1 else [])],
         )
-    except (pl.utilities.exceptions.MisconfigurationException, ValueError) as error:
+    except (pl.utilities.exceptions.MisconfigurationException, TypeError, ValueError) as error:
         raise UsageError(f"trainer: {str(error).splitlines()[0]}") from error
