@@ -42,7 +42,8 @@ class Process:
             return False
         if self.space != here.space or not here.started:
             return None
-        return _started(self.pid) == self.started
+        started = _started(self.pid)
+        return None if not started and _is_hidden(self.pid) else started == self.started
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -84,10 +85,22 @@ def lock_holder(folder: Path) -> Process | None:
     """Return the process that has, or had when it died, the lock of a run folder; None where there is none."""
     try:
         told: Any = json.loads((folder / LOCK).read_text(encoding="utf-8"))
-        fields = {name: kind(told[name]) for name, kind in Process.__annotations__.items()}
+        fields = {name: told[name] for name in Process.__annotations__}
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
-    return Process(**fields)
+    whole = all(type(fields[name]) is kind for name, kind in Process.__annotations__.items())
+    return Process(**fields) if whole else None
+
+
+def _is_hidden(pid: int) -> bool:
+    """Whether a process is there and another user's: a system may show each user their own alone (``hidepid``)."""
+    try:
+        os.kill(pid, 0)  # sends nothing
+    except PermissionError:
+        return True
+    except (OSError, OverflowError):
+        pass
+    return False
 
 
 def _started(pid: int) -> str:

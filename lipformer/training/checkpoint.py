@@ -93,13 +93,16 @@ def find_checkpoint(path: str | Path, which: str = "best", key: str = "checkpoin
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a checkpoint's archive has its end, which is written last: a file that was cut off has not."""
+    """Whether a checkpoint's archive has its end, which is written last, and all its bytes are those written.
+
+    torch does not compare the sums that it writes into the archive: weights that a disk changed would be used.
+    """
     try:
-        with zipfile.ZipFile(path):
-            return True
+        with zipfile.ZipFile(path) as archive:
+            return archive.testzip() is None
     except PermissionError:  # for its reader to say
         return True
-    except (OSError, ValueError, zipfile.BadZipFile):
+    except Exception:  # bytes in the headers raise all sorts: BadZipFile, OSError, NotImplementedError, RuntimeError
         return False
 
 
@@ -129,6 +132,8 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path}: not a whole checkpoint (truncated, or another kind of file); use another file of the run"
         ) from error
+    if not is_whole(path):
+        raise CheckpointError(_damaged(path))
     extras = checkpoint.get("lipformer") if isinstance(checkpoint, dict) else None
     if not isinstance(extras, dict) or not {"format", "config", "vocabulary"} <= extras.keys():
         raise CheckpointError(
