@@ -294,7 +294,14 @@ def test_a_killed_process_continues_in_another(text, uninterrupted, tmp_path):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("optimizer_states", None), ("optimizer_states", []), ("loops", None), ("CharDataModule", 7), ("epoch", "one")],
+    [
+        ("optimizer_states", None),
+        ("optimizer_states", []),
+        ("loops", None),
+        ("CharDataModule", 7),
+        ("epoch", "one"),
+        ("pytorch-lightning_version", 5),
+    ],
 )
 def test_a_checkpoint_without_the_state_of_a_training_is_refused(tiny_run, tmp_path, monkeypatch, capsys, key, value):
     """Weights alone, as Lightning's save_weights_only leaves them, and altered files."""

@@ -34,6 +34,7 @@ RESUMABLE = {
     "optimizer_states": list,
     "lr_schedulers": list,
     "CharDataModule": dict,
+    "pytorch-lightning_version": str,
 }
 
 
