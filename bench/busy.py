@@ -1,6 +1,6 @@
 """Training tokens per second on a quiet machine and beside neighbours that spin, for several settings of OpenMP.
 
-    python bench/busy.py                      # about six minutes; nothing else should run on the machine
+    python bench/busy.py                      # some ten minutes a model; nothing else should run on the machine
     python bench/busy.py --seconds 3 --rounds 1 --models 64x1024
 
 Each figure is that of a process of its own, which trains a Transformer on batches of random characters: `--models`
@@ -64,8 +64,7 @@ def train(width: int, tokens: int, threads: str, seconds: float) -> tuple[float,
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
 
-    for _ in range(3):
-        step()
+    step()  # first calls; one, for torch's own setting beside neighbours takes seconds
     start, steps = time.perf_counter(), 0
     while time.perf_counter() - start < seconds:
         step()

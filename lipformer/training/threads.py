@@ -6,9 +6,9 @@ import torch
 
 DEFAULT = torch.get_num_threads()  # before a job changes it: the next job of a sweep shares the process
 SMALL = 100_000
-"""Numbers in the features of a batch (tokens times width) below which a second thread buys next to nothing, and beside
-other processes costs a lot, since each of many short operations waits for the slower thread. Measured by
-bench/busy.py."""
+"""Numbers in the features of a batch (tokens times width) below which a second thread is worth less than it costs
+beside other processes, since each of many short operations waits for the slower thread (docs/results.md, measured by
+bench/busy.py)."""
 
 
 def choose_threads(asked: int | None, *, width: int, batch_tokens: int) -> int:
