@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from programs import ROOT, train, write_text
+from programs import ROOT, evaluate, train, write_text
 
 from lipformer.openmp import CHOSEN_BY_USER, SPIN_COUNT
 from lipformer.training import threads
@@ -66,3 +66,12 @@ def test_the_programs_set_a_spin_count_before_torch_is_imported():
 def test_how_the_user_lets_threads_wait_is_respected(name):
     value = {"OMP_WAIT_POLICY": "active"}.get(name, "17")
     assert _spin_count(**{name: value}) == ("17" if name == "GOMP_SPINCOUNT" else "-")
+
+
+@pytest.mark.parametrize(("program", "key"), [(train, "trainer.threads"), (evaluate, "threads")])
+@pytest.mark.parametrize("value", [0, 10**8])
+def test_a_count_that_no_system_has_is_refused(program, key, value, monkeypatch, tmp_path, capsys):
+    text = (f"data.train={tmp_path / 'none'}",) if program is train else (f"checkpoint={tmp_path}",)
+    assert program(monkeypatch, *text, f"{key}={value}", f"hydra.run.dir={tmp_path / 'run'}") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {key}={value}: it must be at least 1 and at most 4096, or null")

@@ -53,6 +53,11 @@ def number(
     return Check(holds, " and ".join(f"{words} {limit}" for words, _, limit in limits) or "a number")
 
 
+def thread_count() -> Check:
+    """A number of CPU threads; torch crashes where the system cannot make them."""
+    return number(at_least=1, at_most=4096)
+
+
 def one_of(*choices: str) -> Check:
     """One of a few words."""
     return Check(lambda value: isinstance(value, str) and value in choices, f"one of {', '.join(choices)}")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from lipformer.options.checks import Check, number, one_of, or_null
+from lipformer.options.checks import Check, number, one_of, or_null, thread_count
 from lipformer.options.option import Options, option
 
 
@@ -44,7 +44,7 @@ class EvaluateOptions(Options):
     )
     batch_tokens: int = option(16384, "tokens of a batch; changes speed and memory, not the result", number(at_least=1))
     accelerator: str = option("auto", "auto: a GPU where there is one", one_of("auto", "cpu", "gpu"))
-    threads: int | None = option(None, "CPU threads", or_null(number(at_least=1), "for torch's choice"))
+    threads: int | None = option(None, "CPU threads", or_null(thread_count(), "for torch's choice"))
     allow_targets: list[str] = option(
         [], "packages besides lipformer whose classes the checkpoint may name, e.g. [my_package]"
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lipformer.options.checks import Check, number, one_of, or_null
+from lipformer.options.checks import Check, number, one_of, or_null, thread_count
 from lipformer.options.option import Fault, Options, option
 
 
@@ -36,7 +36,7 @@ class TrainerOptions(Options):
         one_of("32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"),
     )
     threads: int | None = option(
-        None, "CPU threads", or_null(number(at_least=1), "for one for a small model, else one for each core")
+        None, "CPU threads", or_null(thread_count(), "for one for a small model, else one for each core")
     )
     max_steps: int = option(1500, "optimizer steps", _limit())
     max_epochs: int = option(-1, "passes over the corpus", _limit())
