@@ -90,7 +90,12 @@ class SignalWatch:
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Let a signal wait for `check` while the block runs; one that still waits at its end is raised then."""
+        """Let a signal wait for `check` while the block runs; one that still waits at its end is raised then.
+
+        One that came before is raised at once: its first exception was swallowed, as an import or a destructor does.
+        """
+        if self.received:
+            raise Terminated(self.received)
         self._deferred = True
         try:
             yield

@@ -213,6 +213,13 @@ class TestSignalWatch:
             wait(watch)
         assert reached == [signal.SIGUSR1]
 
+    def test_one_that_was_swallowed_is_raised_before_the_training(self):
+        with SignalWatch() as watch:
+            with contextlib.suppress(Terminated):  # as some imports and destructors do
+                signal.raise_signal(signal.SIGHUP)
+            with pytest.raises(Terminated, match="SIGHUP"), watch.deferred():
+                pytest.fail("the training has begun")
+
     def test_an_ignored_signal_stays_ignored(self):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         with SignalWatch():
