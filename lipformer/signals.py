@@ -111,10 +111,11 @@ ending_signals = SignalWatch()
 def leave_signals_to_parent(worker: int) -> None:
     """Let a process that prepares batches outlive signals to its whole group: the parent's step still needs its batch.
 
-    It ends with its parent, which torch's worker watches. For ``DataLoader(worker_init_fn=)``.
+    It ends with its parent, which torch's worker watches. TERM stays torch's: by it the parent ends a worker, and waits
+    for it without a limit. For ``DataLoader(worker_init_fn=)``.
 
     Args:
         worker: its number.
     """
-    for number in (*ENDING, signal.SIGINT):
+    for number in {*ENDING, signal.SIGINT} - {signal.SIGTERM}:
         signal.signal(number, signal.SIG_IGN)

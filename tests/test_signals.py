@@ -273,7 +273,7 @@ def test_signal_to_a_process(name, text, tmp_path, monkeypatch):
     assert_continues_as_if_never_stopped(text, folder, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("name", ["SIGHUP", pytest.param("SIGTERM", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ["SIGHUP"])
 def test_signal_to_a_group_with_workers(name, text, tmp_path):
     """As a terminal that is closed sends it: twice, and to the processes that make the batches too."""
     process, folder = start(text, tmp_path, "data.num_workers=2")
