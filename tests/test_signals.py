@@ -273,15 +273,14 @@ def test_signal_to_a_process(name, text, tmp_path, monkeypatch):
     assert_continues_as_if_never_stopped(text, folder, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize("name", ["SIGHUP"])
-def test_signal_to_a_group_with_workers(name, text, tmp_path):
+def test_signal_to_a_group_with_workers(text, tmp_path):
     """As a terminal that is closed sends it: twice, and to the processes that make the batches too."""
     process, folder = start(text, tmp_path, "data.num_workers=2")
     for _ in range(2):
-        os.killpg(process.pid, getattr(signal, name))
+        os.killpg(process.pid, signal.SIGHUP)
     _, errors = process.communicate(timeout=120)
-    assert process.returncode == CODES[name], errors
-    assert errors == f"error: terminated by the system ({name})\n"
+    assert process.returncode == CODES["SIGHUP"], errors
+    assert errors == "error: terminated by the system (SIGHUP)\n"
     assert read_outcome(folder).status == "terminated"
 
 
