@@ -46,10 +46,11 @@ test: $(READY)  ## Run the tests
 test-all: $(READY)  ## Run the tests, the slow ones too
 	$(PYTEST)
 
-lint: $(READY)  ## Check style and types
+lint: $(READY)  ## Check style, types, and that imports point down
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m mypy
+	PYTHONPATH=. $(BIN)/lint-imports
 
 format: $(READY)  ## Put the code into the project's style
 	$(BIN)/python -m ruff check --fix .

@@ -5,7 +5,7 @@ python evaluate.py checkpoint=<run folder or .ckpt> generate.samples=3 generate.
 python evaluate.py study=<name>
 """
 
-from lipformer.cli import evaluate
+from lipformer.program.cli import evaluate
 
 if __name__ == "__main__":
     evaluate()

@@ -6,7 +6,7 @@
 `python train.py --help` lists the groups and their choices, `--cfg job` prints the configuration.
 """
 
-from lipformer.cli import train
+from lipformer.program.cli import train
 
 if __name__ == "__main__":
     train()

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 from lipformer.functional.heads import split_outputs
 from lipformer.modules.attention import (
     ContractiveL2Attention,

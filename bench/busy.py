@@ -36,14 +36,14 @@ LENGTH = 128
 def train(width: int, tokens: int, threads: str, seconds: float) -> tuple[float, int]:
     """Return tokens per second of a Transformer of depth 4, and the number of threads."""
     if threads == "lipformer":
-        import lipformer.cli  # noqa: F401  sets the spin count, before torch is there
+        import lipformer.program.cli  # noqa: F401  sets the spin count, before torch is there
     import torch
     from hydra import compose, initialize_config_dir
 
+    from lipformer.assembly.build import build_model
     from lipformer.config import conf_dir, register, to_plain
-    from lipformer.targets import factory
-    from lipformer.training.build import build_model
-    from lipformer.training.metrics import sum_nats
+    from lipformer.config.targets import factory
+    from lipformer.telemetry.objective import sum_nats
     from lipformer.training.parameter_groups import parameter_groups
     from lipformer.training.threads import choose_threads
 

@@ -19,9 +19,10 @@ from pathlib import Path
 import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
+from lipformer.assembly.checkpoint import find_checkpoint
 from lipformer.errors import CheckpointError
-from lipformer.training.checkpoint import find_checkpoint
-from lipformer.training.checkpoint_io import LAST, AtomicCheckpointIO
+from lipformer.runs.layout import LAST
+from lipformer.training.checkpoint_io import AtomicCheckpointIO
 
 
 def save_for_ever(io: TorchCheckpointIO, folder: Path, numbers: int, told: int) -> None:

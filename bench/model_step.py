@@ -13,10 +13,10 @@ import time
 import torch
 from hydra import compose, initialize_config_dir
 
+from lipformer.assembly.build import build_model
 from lipformer.config import conf_dir, register, to_plain
-from lipformer.targets import factory
-from lipformer.training.build import build_model
-from lipformer.training.metrics import sum_nats
+from lipformer.config.targets import factory
+from lipformer.telemetry.objective import sum_nats
 from lipformer.training.parameter_groups import parameter_groups
 
 KINDS = (

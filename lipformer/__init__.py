@@ -2,15 +2,15 @@
 
 from typing import Any
 
-__version__ = "0.2.0"
+from lipformer.version import __version__
 
-__all__ = ["certify", "load_run"]
+__all__ = ["__version__", "certify", "load_run"]
 
 
 def __getattr__(name: str) -> Any:
     """Import what is heavy only when it is asked for, so that configuration errors need not wait for torch."""
     if name == "load_run":
-        from lipformer.training.checkpoint import load_run
+        from lipformer.assembly.checkpoint import load_run
 
         return load_run
     if name == "certify":

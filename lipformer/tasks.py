@@ -5,14 +5,10 @@ group ``task`` of the configuration names it; a model or corpus that is of anoth
 group in the defaults list of its own YAML (``override /task@_global_.task: <name>``), so that it need not be typed.
 """
 
-import importlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from lipformer.training.task_module import TaskModule
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -81,11 +77,6 @@ class Task:
         derived = "".join(f" = {measure.of(score):.4f} {measure.unit}" for measure in self.derived)
         return f"{score:.4f} {self.objective.short}{derived}"
 
-    def load_module(self) -> "type[TaskModule]":
-        """Import the class that takes the steps."""
-        path, _, name = self.module.rpartition(".")
-        return getattr(importlib.import_module(path), name)
-
 
 LANGUAGE = Task(
     name="language",
@@ -93,7 +84,7 @@ LANGUAGE = Task(
     derived=(Measure("bits_per_char", "bits", "bits/char", "bits per character", size=math.log(2)),),
     counted="tokens",
     generates=True,
-    module="lipformer.training.module.LanguageModule",
+    module="lipformer.training.language.LanguageModule",
 )
 TASKS = {task.name: task for task in (LANGUAGE,)}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lipformer import cli
+from lipformer.program import cli
 
 ROOT = Path(__file__).parents[1]
 TINY = (

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 from lipformer.bounds.certificate import certify
 from lipformer.bounds.radii import certified_radii
-from lipformer.model import CharTransformer
+from lipformer.models.transformer import CharTransformer
 from lipformer.modules.attention import (
     ContractiveL2Attention,
     ContractiveL2BlocksAttention,

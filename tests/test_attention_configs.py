@@ -11,8 +11,8 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from lipformer.config import conf_dir, register, to_plain
+from lipformer.config.targets import factory
 from lipformer.modules import attention
-from lipformer.targets import factory
 
 FOLDER = Path(__file__).parent.parent / "conf" / "attention"
 CLASSES = {

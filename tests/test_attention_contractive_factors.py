@@ -8,7 +8,7 @@ from jacobians import NORMS, jacobian, norm_mixed
 from laws import PLAIN
 from test_laws import TOKENS, WIDTH, random_tokens, randomise
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 from lipformer.functional import spectral
 from lipformer.modules.attention import (
     ContractiveL2Attention,

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipformer.bounds.compose import add, compose, convex, residual
+from lipformer.theorems.compose import add, compose, convex, residual
 
 FINITE = st.floats(min_value=0, allow_nan=False, allow_infinity=False)
 ANY = st.floats(min_value=0, allow_nan=False) | st.sampled_from([0.0, 1.0, math.inf, 5e-324, 1.7e308])

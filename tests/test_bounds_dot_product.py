@@ -6,7 +6,7 @@ import pytest
 import torch
 from jacobians import NORMS, jacobian, norm_2, norm_inf, norm_mixed
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 from lipformer.functional.attention import masked_softmax
 from lipformer.modules.attention import DotProductAttention, L2Attention, TiedL2Attention
 

@@ -10,7 +10,7 @@ from jacobians import NORMS, block_row_sum, jacobian
 from torch import nn
 from torch.utils.data import DataLoader
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 from lipformer.bounds.empirical import (
     Head,
     ascend,
@@ -23,7 +23,7 @@ from lipformer.bounds.empirical import (
 )
 from lipformer.functional.linearization import Linearization
 from lipformer.functional.sequence_norms import norming_functional, sequence_norm, steepest_point
-from lipformer.model import CharTransformer
+from lipformer.models.transformer import CharTransformer
 from lipformer.modules.attention import (
     ContractiveL2Attention,
     ContractiveL2DecoupledAttention,

@@ -7,7 +7,7 @@ import torch
 from jacobians import block_row_sum, jacobian
 from scipy.special import lambertw
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 from lipformer.functional.attention import l2_scores, masked_softmax, penalise_distance
 
 F64 = torch.float64

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 from lipformer.bounds.empirical import steepest_token
 
 F64 = torch.float64

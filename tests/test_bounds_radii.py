@@ -11,7 +11,7 @@ from lipformer.bounds.certificate import certify
 from lipformer.bounds.empirical import FromEmbedding
 from lipformer.bounds.radii import attacked_radii, certified_radii
 from lipformer.functional.sequence_norms import sequence_norm, steepest_point
-from lipformer.model import CharTransformer
+from lipformer.models.transformer import CharTransformer
 from lipformer.modules.attention import TiedL2Attention
 from lipformer.modules.embedding import TokenEmbedding
 from lipformer.modules.feedforward import FeedForward

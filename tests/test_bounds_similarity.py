@@ -6,7 +6,7 @@ import pytest
 import torch
 from jacobians import NORMS, jacobian
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 from lipformer.functional import spectral
 from lipformer.modules.attention import CosineAttention, KernelAttention, SigmoidAttention
 

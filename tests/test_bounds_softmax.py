@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jacobians import jacobian, norm_2
 from test_bounds_dot_product import attend, random_layer, random_tokens
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 from lipformer.functional import spectral
 
 F64 = torch.float64

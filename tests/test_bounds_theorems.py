@@ -7,7 +7,7 @@ import pytest
 import torch
 from jacobians import jacobian, norm_2, norm_inf, norm_mixed
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 from lipformer.functional import spectral
 from lipformer.functional.attention import l2_scores, masked_softmax
 

@@ -11,7 +11,7 @@ from torch import nn
 import lipformer
 from lipformer.bounds.certificate import NOT_FINITE, certify
 from lipformer.functional.sequence_norms import sequence_norm
-from lipformer.model import CharTransformer
+from lipformer.models.transformer import CharTransformer
 from lipformer.modules.attention import TiedL2Attention
 from lipformer.modules.embedding import TokenEmbedding
 from lipformer.modules.feedforward import FeedForward

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import lipformer
+from lipformer.assembly.build import check_targets
+from lipformer.assembly.checkpoint import find_checkpoint, load_run, read_checkpoint
 from lipformer.errors import CheckpointError
-from lipformer.training.build import check_targets
-from lipformer.training.checkpoint import find_checkpoint, load_run, read_checkpoint
 
 
 class Code:
@@ -301,8 +301,8 @@ def test_parts_that_are_missing(contents, refused, place):
         7,
         None,
         "torch.nn.init.normal_",
-        "lipformer.training.checkpoint.torch.load",
-        "lipformer.training.checkpoint.load_run",
+        "lipformer.assembly.checkpoint.torch.load",
+        "lipformer.assembly.checkpoint.load_run",
         "lipformer.training.run.Path",
         "lipformer.nowhere.Attention",
         "lipformer",
@@ -322,11 +322,11 @@ def test_targets_that_are_refused(contents, refused, group, target):
     [
         ("attention", "lipformer.data.text_files.TextFiles"),
         ("model", "lipformer.data.text_files.TextFiles"),
-        ("model", "lipformer.training.checkpoint.load_run"),
+        ("model", "lipformer.assembly.checkpoint.load_run"),
         ("data", "torch.nn.Linear"),
         ("data", "lipformer.data.vocabulary.Vocabulary"),
         ("linear", "torch.nn.utils.parametrizations.orthogonal"),
-        ("linear", "lipformer.training.checkpoint.read_checkpoint"),
+        ("linear", "lipformer.assembly.checkpoint.read_checkpoint"),
     ],
 )
 def test_a_class_in_the_wrong_place_is_refused(contents, refused, group, target):
@@ -337,10 +337,10 @@ def test_a_class_in_the_wrong_place_is_refused(contents, refused, group, target)
 @pytest.mark.parametrize(
     ("group", "target"),
     [
-        ("schedule", "lipformer.atomic.replace_text"),
-        ("regularizer", "lipformer.cli.train"),
+        ("schedule", "lipformer.system.atomic.replace_text"),
+        ("regularizer", "lipformer.program.cli.train"),
         ("regularizer", "torch.nn.init.kaiming_normal_"),
-        ("logger", "lipformer.run_lock.release_lock"),
+        ("logger", "lipformer.runs.lock.release_lock"),
     ],
 )
 def test_a_function_of_another_kind_is_refused(contents, group, target):

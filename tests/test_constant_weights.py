@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from lipformer.functional.constant_weights import constant_weights
 from lipformer.modules.attention import (
     ContractiveL2Attention,
     ContractiveL2BlocksAttention,
     ContractiveL2DecoupledAttention,
 )
+from lipformer.modules.contexts import constant_weights
 from lipformer.modules.feedforward import ContractiveFeedForward
 from lipformer.modules.fixed_point import solve
 from lipformer.modules.norms import NoNorm

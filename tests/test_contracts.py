@@ -10,7 +10,9 @@ import torch
 from hydra import compose, initialize_config_dir
 from torch import nn
 
+from lipformer.assembly.build import build_model
 from lipformer.config import conf_dir, register, to_plain
+from lipformer.config.targets import factory
 from lipformer.modules import contracts, walk
 from lipformer.modules.attention import TiedL2Attention
 from lipformer.modules.contracts import (
@@ -20,8 +22,6 @@ from lipformer.modules.contracts import (
 from lipformer.modules.feedforward import ContractiveFeedForward, FeedForward
 from lipformer.modules.norms import ActNorm, LayerNorm, NoNorm
 from lipformer.modules.residual import InvertibleResidual, PostNorm, PreNorm
-from lipformer.targets import factory
-from lipformer.training.build import build_model
 
 PROTOCOLS = {
     contract.__name__: contract

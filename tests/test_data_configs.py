@@ -3,10 +3,10 @@
 import pytest
 from hydra import compose, initialize_config_dir
 
+from lipformer.assembly.build import LOADER_KEYS, build_corpus
 from lipformer.config import conf_dir, register, to_plain
 from lipformer.data import Corpus
 from lipformer.data.datamodule import CharDataModule
-from lipformer.training.build import LOADER_KEYS, build_corpus
 
 
 @pytest.mark.parametrize("name", ["ptb", "text_files", "builtin"])

@@ -9,8 +9,8 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from lipformer.data.datamodule import CharDataModule
-from lipformer.data.loop_progress import align_loop_progress
 from lipformer.errors import DataError
+from lipformer.training.loop_progress import align_loop_progress
 
 EPOCHS = 3
 

@@ -11,13 +11,13 @@ import torch
 from programs import ROOT, write_text
 from torch.nn import functional as F
 
-from lipformer import cli
+from lipformer.assembly.checkpoint import load_run
 from lipformer.config import EvaluateConfig
 from lipformer.data.collate import collate
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import UsageError
-from lipformer.generate import sample
-from lipformer.model import CharTransformer
+from lipformer.models.generate import sample
+from lipformer.models.transformer import CharTransformer
 from lipformer.modules.attention import DotProductAttention
 from lipformer.modules.embedding import TokenEmbedding
 from lipformer.modules.feedforward import FeedForward
@@ -27,10 +27,10 @@ from lipformer.modules.position import LearnedPosition
 from lipformer.modules.residual import PreNorm
 from lipformer.options.evaluate import GenerateOptions
 from lipformer.options.study import ScoreOptions
-from lipformer.run_folder import read_outcome
+from lipformer.program import cli
+from lipformer.runs.folder import read_outcome
 from lipformer.studies.measured import measure
 from lipformer.studies.opening import choose_device, open_split
-from lipformer.training.checkpoint import load_run
 
 CPU = torch.device("cpu")
 

@@ -15,9 +15,9 @@ import yaml
 from laws import Kind
 from programs import ROOT, TINY, write_text
 
-from lipformer import cli
 from lipformer.modules import contracts
-from lipformer.run_folder import read_outcome
+from lipformer.program import cli
+from lipformer.runs.folder import read_outcome
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 FILES = dict(re.findall(r"```(?:python|yaml)\n# (\S+\.(?:py|yaml))\n(.*?)```", PAGE, re.DOTALL))

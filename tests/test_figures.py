@@ -32,8 +32,8 @@ from lipformer.figures.style import (
     power,
     save,
 )
-from lipformer.run_folder import Outcome
-from lipformer.run_record import RunRecord, Series, read_record
+from lipformer.runs.folder import Outcome
+from lipformer.runs.record import RunRecord, Series, read_record
 
 # Machado, Oliveira and Fernandes (2009), severity 1: what a reader without one kind of cones sees, in linear RGB.
 VISIONS = {
@@ -191,7 +191,7 @@ def test_the_same_record_gives_the_same_bytes_in_another_process(tmp_path):
         from pathlib import Path
         import lipformer.figures
         assert "matplotlib" not in sys.modules
-        from lipformer.run_record import read_record
+        from lipformer.runs.record import read_record
         folder, there = map(Path, sys.argv[1:])
         lipformer.figures.draw_run(read_record(folder), there)
         assert "matplotlib.pyplot" not in sys.modules

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from lipformer.functional.explicit import explicit
 from lipformer.modules.attention import DotProductAttention, TiedL2Attention
+from lipformer.modules.contexts import explicit
 
 
 def branch() -> nn.Sequential:

@@ -10,7 +10,7 @@ from torch import nn
 
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import UsageError
-from lipformer.generate import draw, keep_top_k, keep_top_p, next_symbol_probabilities, sample
+from lipformer.models.generate import draw, keep_top_k, keep_top_p, next_symbol_probabilities, sample
 
 VOCABULARY = Vocabulary(tuple("abcd"))
 END = VOCABULARY.end_id

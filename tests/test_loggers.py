@@ -16,8 +16,8 @@ from wandb_offline import CONFIG, end_with, offline_logger, warnings_of
 from wandb_record import read_runs
 
 from lipformer.errors import UsageError
-from lipformer.run_folder import read_outcome
-from lipformer.training.loggers import finished, log_figures, log_samples, tensorboard_logger
+from lipformer.runs.folder import read_outcome
+from lipformer.training.loggers.choices import finished, log_figures, log_samples, tensorboard_logger
 
 
 def test_disabled_is_no_logger(tmp_path):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from lipformer.lstm import GATES, CharLSTM
+from lipformer.models.lstm import GATES, CharLSTM
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import test_laws
 from laws import KINDS
 from programs import ROOT
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 
 PAGE = (ROOT / "docs" / "mathematics.md").read_text()
 SECTIONS = {int(n): text for n, text in re.findall(r"^## (\d+)\. (.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL)}

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from lipformer.data.collate import IGNORE
 from lipformer.tasks import LANGUAGE
-from lipformer.training.metrics import Average, sum_nats
+from lipformer.telemetry.objective import Average, sum_nats
 
 V = 7
 

@@ -8,21 +8,21 @@ import torch
 from jacobians import NORMS, jacobian
 from programs import train, write_text
 
-from lipformer.functional.explicit import explicit
-from lipformer.model import CharTransformer
+from lipformer.assembly.checkpoint import load_run
+from lipformer.models.transformer import CharTransformer
 from lipformer.modules.attention import (
     ContractiveL2Attention,
     ContractiveL2BlocksAttention,
     ContractiveL2DecoupledAttention,
     DotProductAttention,
 )
+from lipformer.modules.contexts import explicit
 from lipformer.modules.embedding import TokenEmbedding
 from lipformer.modules.feedforward import ContractiveFeedForward, FeedForward
 from lipformer.modules.linear import dense, sigma_reparam
 from lipformer.modules.norms import ActNorm, LayerNorm, NoNorm, RMSNorm
 from lipformer.modules.position import LearnedPosition, SinusoidalPosition, sinusoids
 from lipformer.modules.residual import InvertibleResidual, PostNorm, PreNorm
-from lipformer.training.checkpoint import load_run
 
 V = 11
 

@@ -12,7 +12,7 @@ from programs import ROOT, evaluate, train, write_text
 from test_resume import STEPS, assert_equal_ends, interrupt_at
 
 from lipformer import certify, load_run
-from lipformer.lstm import CharLSTM
+from lipformer.models.lstm import CharLSTM
 
 LSTM = (
     "model=lstm",
@@ -40,7 +40,7 @@ def lstm(text, tmp_path_factory):
 
 def test_a_run_says_only_what_its_model_is_made_of(lstm):
     config = yaml.safe_load((lstm / "config.yaml").read_text())
-    assert config["model"]["_target_"] == "lipformer.lstm.CharLSTM"
+    assert config["model"]["_target_"] == "lipformer.models.lstm.CharLSTM"
     assert {"depth", "width", "context", "dropout"} <= config.keys()
     assert not {"heads", "attention", "norm", "residual", "position"} & config.keys()
     run = load_run(lstm)

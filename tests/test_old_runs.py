@@ -10,7 +10,7 @@ import torch
 from programs import evaluate, train
 
 from lipformer import certify, load_run
-from lipformer.run_record import read_record
+from lipformer.runs.record import read_record
 
 OLD_RUNS = Path(__file__).parent / "old_runs"
 EXPECTED = json.loads((OLD_RUNS / "expected.json").read_text())

@@ -12,6 +12,8 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
+from lipformer.assembly.build import LOADER_KEYS
+from lipformer.assembly.old_configs import CLASS_KEYS, KEYS, as_written_today
 from lipformer.config import conf_dir, register, to_plain, validate
 from lipformer.config.store import SCHEMAS
 from lipformer.data.builtin import Builtin
@@ -21,8 +23,6 @@ from lipformer.modules.norms import NoNorm
 from lipformer.options import REQUIRED, Options
 from lipformer.options.checks import norm_name, number, one_of, or_null
 from lipformer.options.data import DataOptions
-from lipformer.training.build import LOADER_KEYS
-from lipformer.training.old_configs import CLASS_KEYS, KEYS, as_written_today
 from lipformer.training.schedules import cosine
 
 STATED_THEN = json.loads((Path(__file__).parent / "old_runs" / "options.json").read_text())

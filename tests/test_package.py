@@ -50,7 +50,7 @@ def test_the_wheel_brings_its_configuration(tmp_path):
     shipped = {str(f.relative_to(ROOT / "conf")) for f in (ROOT / "conf").rglob("*.yaml")}
     packed = {str(f.relative_to(tmp_path / "site/lipformer/conf")) for f in (tmp_path / "site").rglob("*.yaml")}
     assert packed == shipped
-    code = "import sys, lipformer.cli as c; assert 'site' in c.__file__; c.train()"
+    code = "import sys, lipformer.program.cli as c; assert 'site' in c.__file__; c.train()"
     done = subprocess.run(
         [sys.executable, "-c", code, "attention=l2", "--cfg", "job"],
         cwd=tmp_path,

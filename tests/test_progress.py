@@ -28,7 +28,7 @@ from lipformer.training.callbacks.progress import (
     progress_callbacks,
 )
 from lipformer.training.callbacks.throughput import Throughput
-from lipformer.training.module import LanguageModule
+from lipformer.training.language import LanguageModule
 
 FIGURES = ["train 3.004 nats", "valid 3.014 nats", "4.348 bits", "gradient 0.104", "entropy 63%"]
 

@@ -10,9 +10,10 @@ from jacobians import jacobian as full_jacobian
 from jacobians import norm_2
 from programs import train, write_text
 
+from lipformer.assembly.checkpoint import load_run
 from lipformer.data.collate import IGNORE, Batch
 from lipformer.errors import UsageError
-from lipformer.model import CharTransformer
+from lipformer.models.transformer import CharTransformer
 from lipformer.modules.attention import DotProductAttention, SigmoidAttention, TiedL2Attention
 from lipformer.modules.embedding import TokenEmbedding
 from lipformer.modules.feedforward import FeedForward
@@ -21,7 +22,6 @@ from lipformer.modules.norms import LayerNorm
 from lipformer.modules.position import LearnedPosition
 from lipformer.modules.residual import PreNorm
 from lipformer.options.optimisation import JacobianOptions, JasminOptions
-from lipformer.training.checkpoint import load_run
 from lipformer.training.regularizers import jacobian, jasmin, jasmin_penalty, no_regularizer
 
 F64 = torch.float64

@@ -23,7 +23,7 @@ from lipformer.report.heat_maps import HEAT_MAPS, draw_heat_maps
 from lipformer.report.tables import Cell, certificate_table, facts, fixed, runs_table, short, whole
 from lipformer.report.text import visible
 from lipformer.report.thinning import bucket_columns, thin
-from lipformer.run_record import RunRecord, Series, read_record
+from lipformer.runs.record import RunRecord, Series, read_record
 from lipformer.studies.report import ReportStudy, printed
 
 VOID = {"meta", "link", "img", "br", "hr", "input", "line", "wbr"}

@@ -13,7 +13,7 @@ from PIL import Image
 from run_folders import two_runs, write_run
 
 from lipformer.report import write_report
-from lipformer.run_record import read_record
+from lipformer.runs.record import read_record
 from lipformer.studies.claims import Claim, write_claims
 from lipformer.studies.claims_page import write_claims_page
 

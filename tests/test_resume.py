@@ -9,8 +9,8 @@ import torch
 from programs import TINY, start_train, train, wait_for, write_text
 
 from lipformer import load_run
-from lipformer.model import CharTransformer
-from lipformer.training.module import LanguageModule
+from lipformer.models.transformer import CharTransformer
+from lipformer.training.language import LanguageModule
 from lipformer.training.resume import prepend_metrics
 
 STEPS = 11
@@ -220,7 +220,7 @@ def test_a_checkpoint_is_read_once_and_its_model_built_once(uninterrupted, tmp_p
     more = (f"resume={uninterrupted}", f"trainer.max_steps={STEPS + 1}", f"hydra.run.dir={tmp_path / 'run'}")
     assert train(monkeypatch, *more) == 0
     ours = [name for name in read if name.startswith("lipformer")]
-    assert ours == ["lipformer.training.checkpoint"]
+    assert ours == ["lipformer.assembly.checkpoint"]
     assert len(read) == 2, "and once by Lightning"
     assert len(built) == 1
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import yaml
 
-from lipformer.run_differences import config_differences
-from lipformer.run_record import RunRecord
+from lipformer.runs.differences import config_differences
+from lipformer.runs.record import RunRecord
 
 
 def configured(text):

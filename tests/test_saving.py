@@ -13,12 +13,12 @@ import pytest
 import torch
 from programs import ROOT, train, write_text
 
-from lipformer.atomic import naming, replace_text, replacing
+from lipformer.assembly.checkpoint import find_checkpoint, load_run, read_checkpoint
 from lipformer.errors import WriteError
-from lipformer.run_folder import Outcome, read_outcome
-from lipformer.training.checkpoint import find_checkpoint, load_run, read_checkpoint
+from lipformer.runs.folder import Outcome, read_outcome
+from lipformer.system.atomic import naming, replace_text, replacing
 from lipformer.training.checkpoint_io import AtomicCheckpointIO
-from lipformer.training.module import LanguageModule
+from lipformer.training.language import LanguageModule
 
 SHARED_MEMORY = Path("/dev/shm")
 

@@ -13,14 +13,14 @@ import pytest
 import torch
 from programs import ROOT, TINY, evaluate, start_train, train, wait_for, write_text
 
+from lipformer.assembly.checkpoint import read_checkpoint
 from lipformer.errors import UsageError
 from lipformer.report import write_report
-from lipformer.run_folder import Outcome, read_outcome, recorded
-from lipformer.run_lock import LOCK, lock_holder, release_lock, take_lock, this_process
-from lipformer.run_record import read_record
-from lipformer.signals import ENDING, SignalWatch, Terminated, leave_signals_to_parent
-from lipformer.training.checkpoint import read_checkpoint
-from lipformer.training.module import LanguageModule
+from lipformer.runs.folder import Outcome, read_outcome, recorded
+from lipformer.runs.lock import LOCK, lock_holder, release_lock, take_lock, this_process
+from lipformer.runs.record import read_record
+from lipformer.system.signals import ENDING, SignalWatch, Terminated, leave_signals_to_parent
+from lipformer.training.language import LanguageModule
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="signals of Unix")
 
@@ -404,7 +404,7 @@ class TestLock:
             Outcome().write(folder)
             return replace(this_process(), started="long ago")
 
-        monkeypatch.setattr("lipformer.run_folder.lock_holder", ended)
+        monkeypatch.setattr("lipformer.runs.folder.lock_holder", ended)
         assert read_outcome(tmp_path).status == "finished"
 
 

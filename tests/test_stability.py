@@ -14,17 +14,17 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from wandb_record import read_runs
 
 from lipformer import certify, load_run
+from lipformer.assembly.build import build_callbacks, build_corpus
 from lipformer.data.datamodule import CharDataModule
 from lipformer.errors import UsageError
 from lipformer.tasks import LANGUAGE
 from lipformer.telemetry.attention import attention_statistics
 from lipformer.telemetry.layers import pass_through
 from lipformer.telemetry.probe import probe_batch
-from lipformer.training.build import build_callbacks, build_corpus
 from lipformer.training.callbacks.divergence import DivergenceGuard
 from lipformer.training.callbacks.samples import Samples
 from lipformer.training.callbacks.stability import StabilityMonitor
-from lipformer.training.module import LanguageModule
+from lipformer.training.language import LanguageModule
 
 WATCHED = ("callbacks=stability", "callbacks.stability.every_n_steps=2", "callbacks.stability.dear_every_n_steps=4")
 

@@ -14,13 +14,14 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from lipformer import certify, cli
+from lipformer import certify
+from lipformer.assembly.build import build_model
+from lipformer.assembly.checkpoint import load_run
 from lipformer.bounds.certificate import Certificate, Row
 from lipformer.data.vocabulary import Vocabulary
-from lipformer.run_folder import read_outcome
+from lipformer.program import cli
+from lipformer.runs.folder import read_outcome
 from lipformer.studies.certify import certificate_table, share_curve
-from lipformer.training.build import build_model
-from lipformer.training.checkpoint import load_run
 
 FILES = {
     "metrics.json",

@@ -11,8 +11,8 @@ from programs import train, write_text
 from rich.console import Console
 from wandb_record import read_runs
 
-from lipformer.run_folder import Outcome, read_outcome
-from lipformer.sweep_report import NEVER_ENDED, Job, SweepReport, list_jobs, sweep_table
+from lipformer.program.sweep_report import NEVER_ENDED, Job, SweepReport, list_jobs, sweep_table
+from lipformer.runs.folder import Outcome, read_outcome
 
 FINISHED = Outcome(best=2.0)
 DIVERGED = Outcome("diverged", 3, "the loss became nan")

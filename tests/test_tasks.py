@@ -10,10 +10,11 @@ from programs import ROOT, evaluate, train, write_text
 from rich.console import Console
 
 from lipformer import tasks
+from lipformer.config.targets import locate
 from lipformer.data.collate import IGNORE
-from lipformer.run_folder import Outcome
-from lipformer.run_record import read_record, tasks_of
-from lipformer.sweep_report import Job, sweep_table
+from lipformer.program.sweep_report import Job, sweep_table
+from lipformer.runs.folder import Outcome
+from lipformer.runs.record import read_record, tasks_of
 from lipformer.tasks import LANGUAGE, Measure, Task, task_of
 from lipformer.training.task_module import TaskModule
 
@@ -49,7 +50,7 @@ def doubt(monkeypatch, tmp_path):
             "model",
             "doubter",
             "defaults: [/schema/model/model@_here_, override /task@_global_.task: doubt]\n"
-            "_target_: lipformer.model.CharTransformer\n"
+            "_target_: lipformer.models.transformer.CharTransformer\n"
             f"reads: {yaml.safe_load((ROOT / 'conf/model/transformer.yaml').read_text())['reads']}\n",
         ),
     ]:
@@ -79,7 +80,7 @@ def test_every_choice_names_a_task_with_a_module():
     choices = {file.stem: yaml.safe_load(file.read_text())["name"] for file in (ROOT / "conf" / "task").glob("*.yaml")}
     assert choices == {name: name for name in tasks.TASKS}
     for task in tasks.TASKS.values():
-        module = task.load_module()
+        module = locate(task.module, "task")
         assert issubclass(module, TaskModule)
         assert module.task is task
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from lipformer.bounds.certificate import certify
 from lipformer.data.sentences import Sentences
-from lipformer.model import CharTransformer
+from lipformer.models.transformer import CharTransformer
 from lipformer.modules.attention import (
     ContractiveL2Attention,
     ContractiveL2DecoupledAttention,

@@ -7,7 +7,7 @@ import sys
 import pytest
 from programs import ROOT, evaluate, train, write_text
 
-from lipformer.openmp import CHOSEN_BY_USER, SPIN_COUNT
+from lipformer.system.openmp import CHOSEN_BY_USER, SPIN_COUNT
 from lipformer.training import threads
 from lipformer.training.threads import SMALL, choose_threads
 
@@ -50,7 +50,8 @@ def _spin_count(**environment: str) -> str:
     """What train.py and evaluate.py leave to OpenMP, which reads it when torch is imported."""
     inherited = {name: value for name, value in os.environ.items() if name not in CHOSEN_BY_USER}
     code = (
-        "import sys, os, lipformer.cli; assert 'torch' not in sys.modules; print(os.environ.get('GOMP_SPINCOUNT', '-'))"
+        "import sys, os, lipformer.program.cli; assert 'torch' not in sys.modules; "
+        "print(os.environ.get('GOMP_SPINCOUNT', '-'))"
     )
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env={**inherited, **environment}, cwd=ROOT, capture_output=True, text=True)

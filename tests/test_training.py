@@ -10,15 +10,15 @@ import torch
 from hydra import compose, initialize_config_dir
 from programs import start_train, train, write_text
 
+from lipformer.assembly.build import build_model
+from lipformer.assembly.checkpoint import load_run
 from lipformer.config import MODEL_GROUPS, conf_dir, register, to_plain, validate
+from lipformer.config.targets import factory
 from lipformer.errors import DivergedError, UsageError
-from lipformer.lstm import CharLSTM
+from lipformer.models.lstm import CharLSTM
 from lipformer.modules.orthogonal import orthogonal
-from lipformer.targets import factory
 from lipformer.training import schedules
-from lipformer.training.build import build_model
-from lipformer.training.checkpoint import load_run
-from lipformer.training.module import LanguageModule
+from lipformer.training.language import LanguageModule
 from lipformer.training.parameter_groups import parameter_groups
 from lipformer.training.trainer import build_trainer
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from lipformer.bounds.certificate import certify
 from lipformer.bounds.empirical import model_constants
-from lipformer.model import CharTransformer
+from lipformer.models.transformer import CharTransformer
 from lipformer.modules.attention import TiedL2Attention
 from lipformer.modules.embedding import TokenEmbedding
 from lipformer.modules.feedforward import FeedForward

@@ -12,8 +12,8 @@ from wandb_account import FAKE_KEY, no_account, server_of_our_own  # noqa: F401
 from wandb_record import read_runs
 from wandb_server import FILE_STREAM, serving
 
-from lipformer.run_folder import read_outcome
-from lipformer.training.loggers import finished, log_samples, wandb_logger
+from lipformer.runs.folder import read_outcome
+from lipformer.training.loggers.choices import finished, log_samples, wandb_logger
 
 CONFIG = {"name": "tiny", "resume": None}
 SILENCE, BROKEN, REFUSED = None, 500, 403  # no answer at all; a fault of the server; and one that is final

@@ -10,8 +10,8 @@ from hydra.types import RunMode
 from wandb_account import no_account  # noqa: F401
 
 from lipformer.errors import UsageError
-from lipformer.training import wandb_mode
-from lipformer.training.wandb_mode import describe_run, no_reports_to_wandb, resolve_mode
+from lipformer.training.loggers import wandb_mode
+from lipformer.training.loggers.wandb_mode import describe_run, no_reports_to_wandb, resolve_mode
 
 CONFIG = {"name": "tiny"}
 

@@ -11,9 +11,9 @@ from wandb_offline import CONFIG, warnings_of
 from wandb_record import read_runs
 from wandb_server import serving
 
-from lipformer.training import wandb_mode
-from lipformer.training.loggers import finished, wandb_logger
-from lipformer.training.wandb_run import earlier_run_id
+from lipformer.training.loggers import wandb_mode
+from lipformer.training.loggers.choices import finished, wandb_logger
+from lipformer.training.loggers.wandb_run import earlier_run_id
 
 
 class Init:

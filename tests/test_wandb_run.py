@@ -12,11 +12,11 @@ from wandb_offline import end_with, offline_logger, warnings_of
 from wandb_record import read_runs
 
 from lipformer.errors import DivergedError
-from lipformer.signals import Terminated
+from lipformer.system.signals import Terminated
 from lipformer.tasks import LANGUAGE
-from lipformer.training import wandb_run
-from lipformer.training.loggers import finished, log_samples
-from lipformer.training.wandb_run import WandbRunLogger, extremes
+from lipformer.training.loggers import wandb_run
+from lipformer.training.loggers.choices import finished, log_samples
+from lipformer.training.loggers.wandb_run import WandbRunLogger, extremes
 
 EXTREMES = extremes(LANGUAGE)
 

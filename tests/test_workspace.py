@@ -8,8 +8,8 @@ import pytest
 from programs import ROOT, train, write_text
 from wandb_account import no_account, server_of_our_own  # noqa: F401
 
-from lipformer import cli
 from lipformer.errors import LipformerError, UsageError
+from lipformer.program import cli
 from lipformer.studies.workspace import WorkspaceStudy, build_workspace
 
 pytest.importorskip("wandb_workspaces", reason="needs the extra: pip install 'lipformer[workspace]'")

@@ -2,7 +2,7 @@
 
 import logging
 
-from lipformer.training.loggers import wandb_logger
+from lipformer.training.loggers.choices import wandb_logger
 
 CONFIG = {"name": "tiny", "depth": 1, "attention": {"p": "mixed"}, "resume": None}
 

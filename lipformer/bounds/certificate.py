@@ -8,13 +8,13 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from lipformer.bounds import theorems
-from lipformer.bounds.compose import Bound, compose
-from lipformer.functional.eval_mode import eval_mode
+from lipformer import theorems
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.modules import contracts
+from lipformer.modules.contexts import eval_mode
 from lipformer.modules.contracts import HasTrunk, Lipschitz
 from lipformer.modules.walk import TRUNK_ROLES, Place, children_of, walk
+from lipformer.theorems.compose import Bound, compose
 
 NOTE = (
     "upper bounds for the real-number function that the weights define in eval mode; the rounding of a float32 "
@@ -91,8 +91,8 @@ def certify(model: nn.Module, p: Norm | str = "mixed", length: int | None = None
     in bfloat16 1e-2) that no Lipschitz constant covers.
 
     Args:
-        model: has ``blocks``, ``final_norm`` and ``head``, as `lipformer.model.CharTransformer` has, and is taken apart
-            by `lipformer.modules.walk`; or it has ``embed``, ``trunk`` and ``head`` without blocks, as a recurrent
+        model: has ``blocks``, ``final_norm`` and ``head``, as a ``CharTransformer`` has, and is taken apart by
+            `lipformer.modules.walk`; or it has ``embed``, ``trunk`` and ``head`` without blocks, as a recurrent
             network may: one row then stands for the trunk, with the model's own bound, infinite if it states none.
         p: 2, ``math.inf`` or "mixed", also for the logits.
         length: longest sequence, in tokens; None for ``model.context``.

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lipformer.config import evaluate, train
 from lipformer.config.listing import groups, list_groups, list_options
+from lipformer.config.suggestions import suggest
 from lipformer.errors import UsageError
 from lipformer.options import (
     Options,
@@ -132,8 +133,6 @@ def _refuse_unknown_keys(node: DictConfig, prefix: str) -> None:
     known = [field.name for field in fields(schema)] if is_dataclass(schema) else list(map(str, node))
     for key in map(str, node):
         if key not in known:
-            from lipformer.usage import suggest
-
             names = [prefix + name for name in known]
             raise UsageError(f"unknown key {prefix}{key}{suggest(f'{prefix}{key}', names)}")
         child = node._get_node(key)

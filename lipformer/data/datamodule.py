@@ -14,7 +14,7 @@ from lipformer.data.sentences import Sentences
 from lipformer.data.vocabulary import Unknown, Vocabulary
 from lipformer.errors import DataError
 from lipformer.options.data import DataOptions
-from lipformer.signals import leave_signals_to_parent
+from lipformer.system.signals import leave_signals_to_parent
 
 _SPLITS_OF_STAGE: dict[str | None, tuple[Split, ...]] = {
     "fit": ("train", "valid"),

@@ -10,7 +10,7 @@ import numpy as np
 
 from lipformer.figures.quantities import finite, infinite
 from lipformer.figures.style import log_ticks
-from lipformer.run_record import RunRecord, Series
+from lipformer.runs.record import RunRecord, Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -27,7 +27,7 @@ from lipformer.figures.quantities import (
     update_ratios,
 )
 from lipformer.figures.style import paper_style, save
-from lipformer.run_record import RunRecord, Series, name_runs
+from lipformer.runs.record import RunRecord, Series, name_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,7 +10,7 @@ from lipformer.figures.grid import Panel
 from lipformer.figures.lines import draw_lines
 from lipformer.figures.quantities import finite, learning_curves
 from lipformer.figures.style import COLUMN, GREY, VERMILION
-from lipformer.run_record import RunRecord
+from lipformer.runs.record import RunRecord
 from lipformer.tasks import Measure
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import numpy as np
 from lipformer.figures.axes import Horizontal
 from lipformer.figures.quantities import finite, infinite
 from lipformer.figures.style import Look, looks, power
-from lipformer.run_record import Series
+from lipformer.runs.record import Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

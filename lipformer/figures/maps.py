@@ -8,7 +8,7 @@ import numpy as np
 from lipformer.figures.axes import Horizontal, color_limits, few
 from lipformer.figures.quantities import ENTROPY, GAIN, branch_gains, entropies, finite, output_ranges
 from lipformer.figures.style import PAGE, letters, log_ticks
-from lipformer.run_record import RunRecord, Series
+from lipformer.runs.record import RunRecord, Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

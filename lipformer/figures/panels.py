@@ -10,7 +10,7 @@ from lipformer.figures.axes import ABOVE, Horizontal, few, legend_above, scale
 from lipformer.figures.lines import draw_infinities, draw_line, say_lone_value
 from lipformer.figures.quantities import GRADIENT, LIPSCHITZ, UPDATE, finite
 from lipformer.figures.style import BLUE, GREY, VERMILION, depth_colors, looks
-from lipformer.run_record import Series
+from lipformer.runs.record import Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from lipformer.run_record import RunRecord, Series, layer_series
+from lipformer.runs.record import RunRecord, Series, layer_series
 
 LARGEST = 1e250
 """What is drawn at the most; a larger value is drawn as an infinite one."""

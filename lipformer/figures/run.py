@@ -20,7 +20,7 @@ from lipformer.figures.quantities import (
     update_ratios,
 )
 from lipformer.figures.style import paper_style, save
-from lipformer.run_record import RunRecord
+from lipformer.runs.record import RunRecord
 
 BRANCHES = ("attention", "feedforward")
 

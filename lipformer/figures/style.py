@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lipformer.atomic import replacing
-from lipformer.palette import OKABE_ITO
+from lipformer.figures.palette import OKABE_ITO
+from lipformer.system.atomic import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -173,8 +173,8 @@ class NamesItsMaps(Protocol):
 class TwoPaths(Protocol):
     """A layer with a fused path and an explicit one, chosen by the attribute ``fused``, a plain bool that can be set.
 
-    The one protocol with an attribute, for `lipformer.functional.explicit` sets it. Of a layer that lacks it the only
-    path has to be differentiable twice for local constants, log-determinants and ``regularizer=jacobian``.
+    The one protocol with an attribute, for `lipformer.modules.contexts.explicit` sets it. Of a layer that lacks it the
+    only path has to be differentiable twice for local constants, log-determinants and ``regularizer=jacobian``.
     """
 
     fused: bool
@@ -242,7 +242,7 @@ def causal(attention: object) -> bool:
 def weight_methods(part: object) -> tuple[str, ...]:
     """``weight_methods``, names of methods without arguments that depend on the parameters alone.
 
-    An inverse calls them once instead of once an iteration (`lipformer.functional.constant_weights`); none where
+    An inverse calls them once instead of once an iteration (`lipformer.modules.contexts.constant_weights`); none where
     nothing is stated.
     """
     return tuple(getattr(part, "weight_methods", ()))

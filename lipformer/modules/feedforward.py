@@ -4,12 +4,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lipformer.bounds import theorems
-from lipformer.bounds.compose import compose
+from lipformer import theorems
 from lipformer.functional import spectral
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.modules.dropout import ContractiveDropout, Dropout
 from lipformer.options.parts import ContractiveFeedForwardOptions, FeedForwardOptions
+from lipformer.theorems.compose import compose
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "gelu": nn.GELU, "silu": nn.SiLU}
 
@@ -83,7 +83,7 @@ class ContractiveFeedForward(FeedForward):
     """
 
     weight_methods = ("factors",)
-    """What depends on the parameters alone (`lipformer.functional.constant_weights`)."""
+    """What depends on the parameters alone (`lipformer.modules.contexts.constant_weights`)."""
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.options.parts import ActNormOptions, NormOptions
 

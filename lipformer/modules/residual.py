@@ -8,13 +8,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lipformer.bounds.compose import compose, convex, residual
-from lipformer.functional.constant_weights import constant_weights
 from lipformer.functional.spectral import Norm
+from lipformer.modules.contexts import constant_weights
 from lipformer.modules.contracts import Contractive, InvertibleNorm, LipschitzOnBall, lipschitz_bound, output_radius
 from lipformer.modules.fixed_point import Solution, solve
 from lipformer.modules.log_det import log_det
 from lipformer.options.parts import LayeredResidualOptions
+from lipformer.theorems.compose import compose, convex, residual
 
 
 class Residual(nn.Module):

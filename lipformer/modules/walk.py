@@ -72,7 +72,7 @@ def walk(model: nn.Module) -> Iterator[Place]:
 
     Args:
         model: any; those of its children have a role of their own that are named ``embedding``, ``position``,
-            ``blocks``, ``final_norm`` or ``head``, as those of `lipformer.model.CharTransformer` are.
+            ``blocks``, ``final_norm`` or ``head``, as those of `lipformer.models.transformer.CharTransformer` are.
 
     Raises:
         AttributeError: a ``chain`` names what the block does not have.

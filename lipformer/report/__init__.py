@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from lipformer.atomic import replace_text
-from lipformer.run_record import RunRecord
+from lipformer.runs.record import RunRecord
+from lipformer.system.atomic import replace_text
 
 
 def write_report(records: Sequence[RunRecord], file: Path) -> Path:

@@ -11,7 +11,7 @@ from bokeh.models import ColumnDataSource, Line
 
 from lipformer.report.style import empty_plot, hover
 from lipformer.report.thinning import thin
-from lipformer.run_record import RunRecord, Series, layer_series, tasks_of
+from lipformer.runs.record import RunRecord, Series, layer_series, tasks_of
 from lipformer.tasks import Task
 
 HEIGHT = 270

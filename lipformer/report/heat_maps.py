@@ -22,7 +22,7 @@ from bokeh.transform import transform
 from lipformer.report.charts import drawable, plain
 from lipformer.report.style import empty_plot, hover
 from lipformer.report.thinning import bucket_columns
-from lipformer.run_record import RunRecord, Series, layer_series
+from lipformer.runs.record import RunRecord, Series, layer_series
 
 COLUMNS = 150
 """Of a heat map at most."""

@@ -14,15 +14,15 @@ from bokeh.resources import Resources
 from markupsafe import Markup
 from omegaconf import OmegaConf
 
-from lipformer import __version__
 from lipformer.report.charts import draw_charts, empty_chart, extent
 from lipformer.report.environment import environment, shown
 from lipformer.report.heat_maps import draw_heat_maps, empty_heat_map
 from lipformer.report.style import run_style
 from lipformer.report.tables import NO_STATUS, certificate_table, facts, runs_table, short
 from lipformer.report.text import visible
-from lipformer.run_differences import config_differences, flat_config
-from lipformer.run_record import RunRecord, name_runs
+from lipformer.runs.differences import config_differences, flat_config
+from lipformer.runs.record import RunRecord, name_runs
+from lipformer.version import __version__
 
 FILES = (
     "metrics.csv",

@@ -25,7 +25,7 @@ from bokeh.models import (
     WheelZoomTool,
 )
 
-from lipformer.palette import OKABE_ITO
+from lipformer.figures.palette import OKABE_ITO
 
 LIGHTENED = ("#4FB0E8", "#F0803C", "#2FC49A", "#DE9BC1", "#F2B632", "#8ACBF2", "#EDEDED")
 """The palette for a dark page: lightened, so that each keeps a contrast of 3 to it."""

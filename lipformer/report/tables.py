@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from lipformer.report.charts import trunk_certificate
-from lipformer.run_differences import config_differences
-from lipformer.run_record import TOKENS, RunRecord, layer_series, tasks_of
+from lipformer.runs.differences import config_differences
+from lipformer.runs.record import TOKENS, RunRecord, layer_series, tasks_of
 from lipformer.tasks import Task
 
 MISSING = "–"

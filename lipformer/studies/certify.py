@@ -14,7 +14,6 @@ import torch
 from rich.table import Table
 from rich.text import Text
 
-from lipformer.atomic import replace_text, replacing
 from lipformer.bounds.certificate import Certificate, certify
 from lipformer.bounds.empirical import FromEmbedding, model_constants
 from lipformer.bounds.radii import attacked_radii, certified_radii
@@ -26,14 +25,15 @@ from lipformer.errors import UsageError
 from lipformer.figures import certified_share
 from lipformer.functional.sequence_norms import sequence_norm
 from lipformer.functional.spectral import Norm
-from lipformer.model import CharTransformer
+from lipformer.models.transformer import CharTransformer
 from lipformer.options.study import CertifyOptions
-from lipformer.run_folder import write_metrics
+from lipformer.runs.folder import write_metrics
 from lipformer.studies.measured import METRIC_PREFIX, figures_of, figures_table
 from lipformer.studies.opening import choose_device, open_run, open_split, split_loader
+from lipformer.system.atomic import replace_text, replacing
+from lipformer.system.terminal import BAD, tracked, wide_console
 from lipformer.tasks import LANGUAGE, task_of
-from lipformer.terminal import BAD, tracked, wide_console
-from lipformer.training.metrics import Average, sum_nats
+from lipformer.telemetry.objective import Average, sum_nats
 
 log = logging.getLogger(__name__)
 

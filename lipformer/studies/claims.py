@@ -14,10 +14,10 @@ from typing import Any, Literal
 from rich.table import Table
 from rich.text import Text
 
-from lipformer.atomic import replace_text
 from lipformer.report.text import visible
-from lipformer.run_folder import read_json
-from lipformer.terminal import BAD
+from lipformer.runs.folder import read_json
+from lipformer.system.atomic import replace_text
+from lipformer.system.terminal import BAD
 
 Relation = Literal["equal to", "at most", "at least"]
 Verdict = Literal["holds", "fails", "measured"]

@@ -8,11 +8,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from lipformer import __version__
-from lipformer.atomic import replace_text
 from lipformer.report.environment import environment, shown
 from lipformer.studies.claims import Claim, claims_table, read_claims, spell, spell_expected, write_claims
-from lipformer.terminal import wide_console
+from lipformer.system.atomic import replace_text
+from lipformer.system.terminal import wide_console
+from lipformer.version import __version__
 
 log = logging.getLogger(__name__)
 

@@ -13,9 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lipformer.atomic import naming
 from lipformer.bounds.empirical import ascend, steepest_token
-from lipformer.bounds.theorems import layer_norm_row_sum_bound
 from lipformer.config import EvaluateConfig
 from lipformer.figures import norm_constants
 from lipformer.functional.spectral import Norm
@@ -23,7 +21,9 @@ from lipformer.modules.norms import LayerNorm
 from lipformer.options.study import LayerNormOptions
 from lipformer.studies.claims import Claim
 from lipformer.studies.claims_page import publish_claims
-from lipformer.terminal import tracked
+from lipformer.system.atomic import naming
+from lipformer.system.terminal import tracked
+from lipformer.theorems import layer_norm_row_sum_bound
 
 log = logging.getLogger(__name__)
 

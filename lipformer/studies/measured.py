@@ -9,14 +9,15 @@ from rich.table import Table
 from rich.text import Text
 from torch import nn
 
+from lipformer.assembly.checkpoint import Run
+from lipformer.config.targets import locate
 from lipformer.data.collate import Batch
 from lipformer.data.corpus import Split
 from lipformer.data.datamodule import CharDataModule
 from lipformer.errors import CheckpointError
+from lipformer.system.terminal import tracked
 from lipformer.tasks import LANGUAGE, Task, task_of
-from lipformer.terminal import tracked
-from lipformer.training.checkpoint import Run
-from lipformer.training.metrics import Average
+from lipformer.telemetry.objective import Average
 
 METRIC_PREFIX: dict[str, str] = {"valid": "val", "test": "test"}
 """Split -> first part of its metrics' names, the same in training and here."""
@@ -40,7 +41,7 @@ def measure(
         task: of the model.
         show_progress: draw a bar in the terminal.
     """
-    total, sums = Average().to(device), task.load_module().sums
+    total, sums = Average().to(device), locate(task.module, "task").sums
     for batch in tracked(batches, "evaluating", show_progress):
         there = Batch(*(tensor.to(device) for tensor in batch))
         total.update(*sums(model(there.inputs), there))

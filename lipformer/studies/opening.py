@@ -6,14 +6,14 @@ from typing import Any, cast
 
 import torch
 
+from lipformer.assembly.build import LOADER_KEYS, build_corpus
+from lipformer.assembly.checkpoint import Run, load_run
 from lipformer.config import EvaluateConfig
 from lipformer.data.corpus import Corpus, Split
 from lipformer.data.datamodule import CharDataModule
 from lipformer.data.resumable_loader import ResumableLoader
 from lipformer.errors import DataError, UsageError
 from lipformer.modules import contracts
-from lipformer.training.build import LOADER_KEYS, build_corpus
-from lipformer.training.checkpoint import Run, load_run
 
 
 def open_run(settings: EvaluateConfig) -> Run:

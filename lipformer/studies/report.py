@@ -12,8 +12,8 @@ from lipformer.errors import LipformerError, WriteError
 from lipformer.report import write_report
 from lipformer.report.tables import Column, runs_table
 from lipformer.report.text import visible
-from lipformer.run_record import RunRecord, find_runs, name_runs, read_record
-from lipformer.terminal import BAD, STATUS_STYLES, wide_console
+from lipformer.runs.record import RunRecord, find_runs, name_runs, read_record
+from lipformer.system.terminal import BAD, STATUS_STYLES, wide_console
 
 log = logging.getLogger(__name__)
 

@@ -9,16 +9,16 @@ from typing import cast
 
 from rich.text import Text
 
-from lipformer.atomic import replace_text
 from lipformer.config import EvaluateConfig
 from lipformer.data.corpus import Split
 from lipformer.errors import UsageError
-from lipformer.generate import sample
-from lipformer.run_folder import write_metrics
+from lipformer.models.generate import sample
+from lipformer.runs.folder import write_metrics
 from lipformer.studies.measured import METRIC_PREFIX, figures_of, figures_table, measure
 from lipformer.studies.opening import choose_device, open_run, open_split, split_loader
+from lipformer.system.atomic import replace_text
+from lipformer.system.terminal import wide_console
 from lipformer.tasks import task_of
-from lipformer.terminal import wide_console
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from lipformer.config import EvaluateConfig
+from lipformer.config.targets import factory
 from lipformer.errors import UsageError
 from lipformer.options.study import StudyOptions
-from lipformer.targets import factory
 
 
 @runtime_checkable

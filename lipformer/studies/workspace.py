@@ -5,13 +5,13 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lipformer.atomic import replace_text
 from lipformer.config import EvaluateConfig
 from lipformer.errors import LipformerError, UsageError
 from lipformer.options.study import WorkspaceOptions
+from lipformer.system.atomic import replace_text
 from lipformer.tasks import LANGUAGE
-from lipformer.training.wandb_mode import first_line, has_credentials, no_reports_to_wandb
-from lipformer.training.wandb_run import TOKENS
+from lipformer.training.loggers.wandb_mode import first_line, has_credentials, no_reports_to_wandb
+from lipformer.training.loggers.wandb_run import TOKENS
 
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Section, Workspace

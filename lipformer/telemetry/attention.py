@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lipformer.bounds import theorems
-from lipformer.functional.eval_mode import eval_mode
+from lipformer import theorems
 from lipformer.functional.precision import at_least_float32
 from lipformer.modules import contracts
 from lipformer.modules.attention.scored import ScoredAttention, SoftmaxAttention
+from lipformer.modules.contexts import eval_mode
 from lipformer.modules.contracts import Attends, HasScores
 
 

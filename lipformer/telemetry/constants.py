@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from lipformer.bounds.empirical import model_constants
 from lipformer.functional import spectral
-from lipformer.functional.constant_weights import constant_weights
-from lipformer.functional.eval_mode import eval_mode
 from lipformer.functional.spectral import Norm
+from lipformer.modules.contexts import constant_weights, eval_mode
 from lipformer.modules.contracts import Invertible, InvertibleNorm, NamesItsMaps
 from lipformer.modules.fixed_point import NotConvergedWarning
 from lipformer.modules.walk import TRUNK_ROLES, Passage

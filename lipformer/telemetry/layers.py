@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from lipformer.functional.eval_mode import eval_mode
 from lipformer.functional.precision import at_least_float32
+from lipformer.modules.contexts import eval_mode
 from lipformer.modules.contracts import HasTrunk, branch_scale
 from lipformer.modules.walk import Passage, Place, walk, watching
 

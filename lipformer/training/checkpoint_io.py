@@ -6,10 +6,8 @@ from typing import Any
 import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
-from lipformer.atomic import naming, replacing
-
-BEST, LAST, PREVIOUS = "best.ckpt", "last.ckpt", "previous.ckpt"
-"""A run's checkpoints; the ``last.ckpt`` that is replaced becomes ``previous.ckpt``."""
+from lipformer.runs.layout import LAST, PREVIOUS
+from lipformer.system.atomic import naming, replacing
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lipformer.errors import WriteError
-from lipformer.run_folder import Outcome, local_rank, write_metrics
-from lipformer.signals import Terminated
+from lipformer.runs.folder import Outcome, local_rank, write_metrics
+from lipformer.system.signals import Terminated
 from lipformer.training.parts import Training
 from lipformer.training.publish import publish_figures
 from lipformer.training.resume import prepend_metrics

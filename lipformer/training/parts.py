@@ -10,19 +10,19 @@ from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import Logger
 from torch import nn
 
+from lipformer.assembly.build import LOADER_KEYS, build_callbacks, build_corpus, build_model
+from lipformer.assembly.checkpoint import checkpoint_extras
 from lipformer.config import TrainConfig
+from lipformer.config.targets import factory, locate
 from lipformer.data.datamodule import CharDataModule
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import UsageError
-from lipformer.targets import factory
 from lipformer.tasks import Task, task_of
-from lipformer.training.build import LOADER_KEYS, build_callbacks, build_corpus, build_model
 from lipformer.training.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lipformer.training.callbacks.progress import progress_callbacks
 from lipformer.training.callbacks.stability import StabilityMonitor
 from lipformer.training.callbacks.stopping import CleanStop
 from lipformer.training.callbacks.throughput import Throughput
-from lipformer.training.checkpoint import checkpoint_extras
 from lipformer.training.resume import Resumed
 from lipformer.training.task_module import TaskModule
 from lipformer.training.trainer import build_trainer
@@ -138,7 +138,7 @@ def build_module(
     task: Task, settings: TrainConfig, config: dict[str, Any], model: nn.Module, vocabulary: Vocabulary
 ) -> TaskModule:
     """Put a model together with what trains it."""
-    return task.load_module()(
+    return locate(task.module, "task")(
         model,
         optimizer=factory(config["optimizer"], "optimizer"),
         schedule=factory(config["schedule"], "schedule"),

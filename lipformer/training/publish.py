@@ -6,8 +6,8 @@ from pathlib import Path
 from pytorch_lightning.loggers import Logger
 
 from lipformer.errors import one_line
-from lipformer.run_folder import local_rank
-from lipformer.training.checkpoint_io import LAST
+from lipformer.runs.folder import local_rank
+from lipformer.runs.layout import LAST
 
 log = logging.getLogger(__name__)
 
@@ -18,8 +18,8 @@ def publish_figures(folder: Path, loggers: list[Logger]) -> None:
         return
     try:
         from lipformer.figures import draw_run  # heavy, and needed only now
-        from lipformer.run_record import read_record
-        from lipformer.training.loggers import log_figures
+        from lipformer.runs.record import read_record
+        from lipformer.training.loggers.choices import log_figures
 
         log_figures(loggers, draw_run(read_record(folder), folder / "figures"))
     except Exception as error:  # whatever it is, the training itself has ended as it has
@@ -32,7 +32,7 @@ def publish_report(folder: Path) -> None:
         return
     try:
         from lipformer.report import write_report
-        from lipformer.run_record import read_record
+        from lipformer.runs.record import read_record
 
         file = write_report([read_record(folder)], folder / "report.html")
         log.info("look at it in: %s", file)

@@ -8,16 +8,16 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 from lipformer.bounds.empirical import climb
 from lipformer.data.collate import IGNORE, Batch
 from lipformer.errors import UsageError
-from lipformer.functional.explicit import explicit
 from lipformer.functional.linearization import Linearization
 from lipformer.functional.sequence_norms import norming_functional, steepest_point
 from lipformer.modules import contracts
 from lipformer.modules.attention.kernel import KernelAttention
 from lipformer.modules.attention.sigmoid import SigmoidAttention
+from lipformer.modules.contexts import explicit
 from lipformer.modules.contracts import Attends, HasTrunk
 from lipformer.options.optimisation import JacobianOptions, JasminOptions
 

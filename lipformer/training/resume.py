@@ -12,13 +12,13 @@ from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from lipformer.atomic import replacing
+from lipformer.assembly.build import check_targets
+from lipformer.assembly.checkpoint import find_checkpoint, read_checkpoint, rebuild_run
 from lipformer.config import typed_keys
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, UsageError
 from lipformer.options.trainer import TrainerOptions
-from lipformer.training.build import check_targets
-from lipformer.training.checkpoint import find_checkpoint, read_checkpoint, rebuild_run
+from lipformer.system.atomic import replacing
 from lipformer.training.resume_changes import may_change, refuse_changes
 
 log = logging.getLogger(__name__)

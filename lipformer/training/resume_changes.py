@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from lipformer.errors import UsageError
-from lipformer.run_differences import spell
+from lipformer.runs.differences import spell
 
 # What a continued run may be given anew: how long and where it trains, where its text and its logs are. All else is
 # part of what the checkpoint holds (weights, optimizer state, position in the data) and would be ignored or break it.

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from lipformer.atomic import replace_text
 from lipformer.config import TrainConfig
-from lipformer.run_folder import Outcome, local_rank
-from lipformer.signals import Terminated, ending_signals
+from lipformer.runs.folder import Outcome, local_rank
+from lipformer.system.atomic import replace_text
+from lipformer.system.signals import Terminated, ending_signals
 from lipformer.tasks import Task
 from lipformer.training.finish import best_score, finish
-from lipformer.training.loggers import finished
+from lipformer.training.loggers.choices import finished
 from lipformer.training.parts import Training, build_training
 from lipformer.training.resume import Resumed
 from lipformer.training.threads import choose_threads

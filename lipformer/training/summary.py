@@ -7,9 +7,9 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from lipformer.run_folder import local_rank
+from lipformer.runs.folder import local_rank
+from lipformer.system.terminal import BAD, STATUS_STYLES, wide_console
 from lipformer.tasks import Task
-from lipformer.terminal import BAD, STATUS_STYLES, wide_console
 from lipformer.training.callbacks.throughput import clock
 
 

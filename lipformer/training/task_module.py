@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from lipformer.data.collate import Batch
-from lipformer.data.loop_progress import align_loop_progress
 from lipformer.errors import DivergedError
 from lipformer.tasks import Task
-from lipformer.training.metrics import Average
+from lipformer.telemetry.objective import Average
+from lipformer.training.loop_progress import align_loop_progress
 from lipformer.training.parameter_groups import parameter_groups
 from lipformer.training.regularizers import Regularized, no_regularizer
 

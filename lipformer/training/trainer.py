@@ -9,7 +9,7 @@ from pytorch_lightning.plugins.environments import LightningEnvironment
 
 from lipformer.errors import UsageError
 from lipformer.training.checkpoint_io import AtomicCheckpointIO
-from lipformer.training.metrics_csv import MetricsCsv
+from lipformer.training.loggers.metrics_csv import MetricsCsv
 
 
 def build_trainer(

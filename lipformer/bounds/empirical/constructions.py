@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lipformer.bounds.theorems import phi_inverse
 from lipformer.functional.heads import split_outputs
+from lipformer.theorems import phi_inverse
 
 
 class _TiedL2(Protocol):
@@ -30,7 +30,7 @@ def two_clusters(layer: _TiedL2, length: int, *, head: int = 0) -> Float[Tensor,
     .. math:: x_N = 0, \quad x_i = \pm a\, e, \quad a^2 = \frac{s\,(c + 1)}{\|W_h\|_2^2}, \qquad c = \varphi^{-1}(N-1)
 
     with e the direction that W_h stretches most, so that t_{Ni} = c + 1: the last row then has the largest mean
-    distance that a row can have (:func:`~lipformer.bounds.theorems.phi_inverse`). With width and weights 1 and N odd
+    distance that a row can have (:func:`~lipformer.theorems.phi_inverse`). With width and weights 1 and N odd
     its row sum is 4c - 1 + 2/(1 + c), of at most 4c + 1. The token is the last, to see all under a causal mask too.
 
     Args:
@@ -85,7 +85,7 @@ def steepest_token(width: int, eps: float) -> Float[Tensor, "D"]:
               w \propto \tfrac{p}{\|p\|} + \tfrac{q}{\|q\|}, \quad p = C e_1, \quad q = -C 1_m
 
     with C the projection that subtracts the mean, 1_m the first m entries, and m and r those at which the maximum of
-    the theorem stands (:func:`~lipformer.bounds.theorems.layer_norm_bound`): the first row sums to the constant. Up to
+    the theorem stands (:func:`~lipformer.theorems.layer_norm_bound`): the first row sums to the constant. Up to
     D = 57, r = 0, and x is the origin; beyond, one entry lies between the others, which take two values.
 
     Args:

@@ -16,11 +16,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lipformer.functional.explicit import explicit
 from lipformer.functional.linearization import Linearization
 from lipformer.functional.precision import at_least_float32
 from lipformer.functional.sequence_norms import norming_functional, sequence_norm, steepest_point
 from lipformer.functional.spectral import Norm, parse_norm
+from lipformer.modules.contexts import explicit
 
 Function = Callable[[Tensor], Tensor]
 

@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lipformer.bounds.empirical.local import LocalConstant, local_lipschitz
-from lipformer.functional.explicit import explicit
 from lipformer.functional.spectral import Norm
+from lipformer.modules.contexts import explicit
 from lipformer.modules.contracts import HasTrunk, joined_heads
 from lipformer.modules.walk import walk, watching
 

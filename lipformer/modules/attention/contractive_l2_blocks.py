@@ -6,7 +6,7 @@ from typing import Unpack
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 from lipformer.functional import spectral
 from lipformer.functional.heads import split_outputs
 from lipformer.functional.spectral import Norm

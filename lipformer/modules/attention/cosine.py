@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 from lipformer.functional.heads import merge_heads, split_heads
 from lipformer.functional.precision import at_least_float32
 from lipformer.functional.spectral import Norm

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 from lipformer.functional.attention import dot_product_scores
 from lipformer.functional.heads import merge_heads, split_heads
 from lipformer.functional.spectral import Norm

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 from lipformer.functional import spectral
 from lipformer.functional.spectral import Norm
 from lipformer.functional.tempered import attend, root_temperature, tempered_scores
@@ -38,7 +38,7 @@ class FactoredL2Attention(SoftmaxAttention, NormalisedForContext):
     """
 
     weight_methods = ("factors",)
-    """What depends on the parameters alone (`lipformer.functional.constant_weights`)."""
+    """What depends on the parameters alone (`lipformer.modules.contexts.constant_weights`)."""
 
     def __init__(
         self,

@@ -5,7 +5,7 @@ from typing import Unpack
 from jaxtyping import Float
 from torch import Tensor
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 from lipformer.functional.heads import merge_heads, split_heads
 from lipformer.functional.kernel import FEATURES, kernel_attention, kernel_weights
 from lipformer.functional.spectral import Norm

@@ -6,7 +6,7 @@ from typing import Unpack
 from jaxtyping import Float
 from torch import Tensor
 
-from lipformer.bounds import theorems
+from lipformer import theorems
 from lipformer.functional.attention import l2_scores, penalise_distance
 from lipformer.functional.fused import fused_tied_l2
 from lipformer.functional.heads import split_heads, split_outputs
@@ -48,7 +48,7 @@ class TiedL2Attention(SoftmaxAttention, FusedAttention):
     """
 
     weight_methods = ("value_maps",)
-    """What depends on the parameters alone (`lipformer.functional.constant_weights`)."""
+    """What depends on the parameters alone (`lipformer.modules.contexts.constant_weights`)."""
 
     def __init__(
         self,

@@ -8,13 +8,13 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from lipformer.atomic import replacing
+from lipformer.assembly.checkpoint import is_whole
 from lipformer.errors import DivergedError, WriteError
-from lipformer.run_folder import local_rank
+from lipformer.runs.folder import local_rank
+from lipformer.runs.layout import BEST
+from lipformer.system.atomic import replacing
 from lipformer.telemetry.diagnosis import nonfinite_parameter
 from lipformer.training.callbacks.stopping import InterruptedInStep
-from lipformer.training.checkpoint import is_whole
-from lipformer.training.checkpoint_io import BEST
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ import torch
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from lipformer.atomic import replacing
 from lipformer.data.collate import Batch
 from lipformer.errors import DivergedError, one_line
 from lipformer.options.callbacks import DivergenceGuardOptions
-from lipformer.run_folder import local_rank
+from lipformer.runs.folder import local_rank
+from lipformer.system.atomic import replacing
 from lipformer.telemetry.diagnosis import nonfinite_gradient, nonfinite_output, nonfinite_parameter
 from lipformer.training.task_module import TaskModule
 

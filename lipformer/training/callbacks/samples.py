@@ -9,12 +9,12 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
-from lipformer.atomic import replace_text
 from lipformer.errors import one_line
-from lipformer.generate import sample
+from lipformer.models.generate import sample
 from lipformer.modules import contracts
 from lipformer.options.callbacks import SamplesOptions
-from lipformer.training.loggers import log_samples
+from lipformer.system.atomic import replace_text
+from lipformer.training.loggers.choices import log_samples
 from lipformer.training.task_module import TaskModule
 
 log = logging.getLogger(__name__)

@@ -13,13 +13,13 @@ from jaxtyping import Int
 from pytorch_lightning.callbacks import Callback
 from torch import Tensor
 
-from lipformer.atomic import replace_text
 from lipformer.bounds.certificate import certify
 from lipformer.errors import one_line
-from lipformer.functional.eval_mode import eval_mode
 from lipformer.functional.spectral import Norm, parse_norm
+from lipformer.modules.contexts import eval_mode
 from lipformer.modules.walk import Passage
 from lipformer.options.callbacks import StabilityOptions
+from lipformer.system.atomic import replace_text
 from lipformer.telemetry.attention import attention_statistics
 from lipformer.telemetry.constants import LocalConstants, inversion_statistics, weight_norms
 from lipformer.telemetry.layers import pass_through, range_statistics

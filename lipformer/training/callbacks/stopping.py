@@ -10,7 +10,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
-from lipformer.signals import ending_signals
+from lipformer.system.signals import ending_signals
 
 log = logging.getLogger(__name__)
 
@@ -23,10 +23,10 @@ class CleanStop(Callback):
     """Stops between two steps: on a signal, and after a last validation when the planned steps are done.
 
     A signal in the middle of an optimizer step would leave a checkpoint of half a step. So the first Ctrl-C waits for
-    the end of the step (or of the validation), the second stops at once. The signals of a system (`lipformer.signals`)
-    wait for the end of the step too, or of a batch of the validation, which is done again when the run is continued: a
-    cluster does not wait for long. With several processes all of them stop after the same step, whichever has got the
-    signal.
+    the end of the step (or of the validation), the second stops at once. The signals of a system
+    (`lipformer.system.signals`) wait for the end of the step too, or of a batch of the validation, which is done again
+    when the run is continued: a cluster does not wait for long. With several processes all of them stop after the same
+    step, whichever has got the signal.
 
     And Lightning validates only every so many steps; where the last step is none of them, the run would end without a
     figure for its final weights.

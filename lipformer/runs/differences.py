@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from lipformer.run_record import RunRecord
+from lipformer.runs.record import RunRecord
 
 
 def config_differences(records: Sequence[RunRecord]) -> dict[str, list[str]]:

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import UsageError
-from lipformer.functional.eval_mode import eval_mode
 from lipformer.modules import contracts
+from lipformer.modules.contexts import eval_mode
 
 
 @torch.no_grad()

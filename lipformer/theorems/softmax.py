@@ -1,7 +1,7 @@
 r"""The Jacobian of softmax, diag(p) - p p^T, and what its norm says of an attention layer at one input.
 
 Legend: p a row of n attention weights, p_(k) its k-th largest, P all rows of a head; the layer as in
-:mod:`lipformer.bounds.theorems.dot_product`. Proofs: docs/mathematics.md, 13.
+:mod:`lipformer.theorems.dot_product`. Proofs: docs/mathematics.md, 13.
 """
 
 import math
@@ -11,10 +11,10 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lipformer.bounds.theorems.heads import combine_heads
 from lipformer.functional import spectral
 from lipformer.functional.attention import masked_softmax
 from lipformer.functional.precision import at_least_float32
+from lipformer.theorems.heads import combine_heads
 
 SOFTMAX_BOUND = 0.5
 """Lipschitz constant of softmax in the 1-, 2- and inf-norm; its Jacobian comes near it around (1/2, 1/2, 0, ...)."""
@@ -83,7 +83,7 @@ def softmax_block_bound(
     .. math:: \|W^V_h\|_2 \Big( \|P\|_2 + 2\, \|X\|_2^2\, \|A_h\|_2 \max_i g_1(P_i) \Big)
 
     Never below :func:`softmax_block_bound_centered`. Arguments and result as in
-    :func:`~lipformer.bounds.theorems.dot_product.dot_product_local_bound`.
+    :func:`~lipformer.theorems.dot_product.dot_product_local_bound`.
 
     References: Yudin et al. 2025, Theorem 3, arXiv 2507.07814, for one head; the proof and more heads are ours.
     """

@@ -11,9 +11,9 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from lipformer.errors import UsageError
 from lipformer.options.loggers import WandbOptions
-from lipformer.run_folder import Outcome
-from lipformer.training.wandb_mode import first_line, resolve_mode
-from lipformer.training.wandb_run import WandbRunLogger
+from lipformer.runs.folder import Outcome
+from lipformer.training.loggers.wandb_mode import first_line, resolve_mode
+from lipformer.training.loggers.wandb_run import WandbRunLogger
 
 log = logging.getLogger(__name__)
 

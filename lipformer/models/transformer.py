@@ -9,13 +9,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
-from lipformer.bounds.compose import compose
 from lipformer.functional.spectral import Norm
 from lipformer.modules import contracts
 from lipformer.modules.contracts import Invertible
 from lipformer.modules.fixed_point import Solution
 from lipformer.modules.linear import one_weight
 from lipformer.modules.walk import TRUNK_ROLES, walk
+from lipformer.theorems.compose import compose
 
 ModuleFactory = Callable[..., nn.Module]
 

@@ -19,9 +19,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lipformer.bounds.theorems.l2_head import head_constant, row_distance
 from lipformer.functional import spectral
 from lipformer.functional.spectral import Norm, parse_norm
+from lipformer.theorems.l2_head import head_constant, row_distance
 
 MatrixNorm = Callable[[Tensor], Tensor]
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from lipformer.data.collate import Batch
 from lipformer.tasks import LANGUAGE
-from lipformer.training.metrics import sum_nats
+from lipformer.telemetry.objective import sum_nats
 from lipformer.training.task_module import Sums, TaskModule
 
 

@@ -13,14 +13,14 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
-import lipformer
+from lipformer.assembly.build import LOADER_KEYS, build_model, check_targets
+from lipformer.assembly.old_configs import as_written_today
 from lipformer.config import MODEL_GROUPS, keys_read
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, LipformerError
 from lipformer.options.data import DataOptions
-from lipformer.training.build import LOADER_KEYS, build_model, check_targets
-from lipformer.training.checkpoint_io import BEST, LAST, PREVIOUS
-from lipformer.training.old_configs import as_written_today
+from lipformer.runs.layout import BEST, LAST, PREVIOUS
+from lipformer.version import __version__
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class Run:
 def checkpoint_extras(config: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
     """Return what a checkpoint holds beside the weights, in containers that load without running code."""
     versions = {
-        "lipformer": lipformer.__version__,
+        "lipformer": __version__,
         "torch": str(torch.__version__),
         "python": platform.python_version(),
     }

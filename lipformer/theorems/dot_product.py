@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lipformer.bounds.theorems.heads import combine_heads
 from lipformer.functional import spectral
 from lipformer.functional.attention import masked_softmax
 from lipformer.functional.spectral import Norm, parse_norm
+from lipformer.theorems.heads import combine_heads
 
 
 def dot_product_bound_on_ball(

@@ -1,8 +1,8 @@
 """Lipschitz constants, each theorem a pure function of weights that cites its proof; one family of layers a file."""
 
-from lipformer.bounds.theorems.dot_product import dot_product_bound_on_ball, dot_product_local_bound
-from lipformer.bounds.theorems.heads import combine_heads
-from lipformer.bounds.theorems.l2 import (
+from lipformer.theorems.dot_product import dot_product_bound_on_ball, dot_product_local_bound
+from lipformer.theorems.heads import combine_heads
+from lipformer.theorems.l2 import (
     MatrixNorm,
     block_norm,
     kim_bound_2,
@@ -13,23 +13,23 @@ from lipformer.bounds.theorems.l2 import (
     tied_l2_bound_inf,
     tied_l2_bound_mixed,
 )
-from lipformer.bounds.theorems.l2_head import head_constant, local_mass, mean_distance, phi_inverse, row_distance
-from lipformer.bounds.theorems.norms import (
+from lipformer.theorems.l2_head import head_constant, local_mass, mean_distance, phi_inverse, row_distance
+from lipformer.theorems.norms import (
     act_norm_bound,
     center_norm_bound,
     layer_norm_bound,
     layer_norm_row_sum_bound,
     rms_norm_bound,
 )
-from lipformer.bounds.theorems.pointwise import activation_bound, linear_bound
-from lipformer.bounds.theorems.similarity import (
+from lipformer.theorems.pointwise import activation_bound, linear_bound
+from lipformer.theorems.similarity import (
     cosine_bound,
     elu_kernel_bound_on_ball,
     qk_norm_bound_on_ball,
     relu_kernel_bound_on_ball,
     sigmoid_bound_on_ball,
 )
-from lipformer.bounds.theorems.softmax import (
+from lipformer.theorems.softmax import (
     SOFTMAX_BOUND,
     softmax_block_bound,
     softmax_block_bound_centered,

@@ -21,8 +21,8 @@ from omegaconf import DictConfig, OmegaConf
 from lipformer.config import conf_dir, refuse_unread, register, to_plain, typed_keys, validate, without_unread
 from lipformer.config.evaluate import refuse_old_spellings
 from lipformer.errors import UsageError
-from lipformer.openmp import limit_spinning
-from lipformer.run_folder import Outcome, claim_folder, local_rank, recorded
+from lipformer.runs.folder import Outcome, claim_folder, local_rank, recorded
+from lipformer.system.openmp import limit_spinning
 
 limit_spinning()  # nothing above imports torch, which loads OpenMP
 
@@ -119,7 +119,7 @@ def _run(config_name: str, job: Callable[[DictConfig, Path], float | None]) -> N
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)(task)()
     except Exception as error:
-        from lipformer.usage import explain
+        from lipformer.program.usage import explain
 
         if full_error:
             traceback.print_exc()

@@ -7,7 +7,7 @@ from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.loggers.csv_logs import ExperimentWriter
 from pytorch_lightning.loggers.logger import rank_zero_experiment
 
-from lipformer.atomic import naming, replacing
+from lipformer.system.atomic import naming, replacing
 
 
 class MetricsCsv(CSVLogger):

@@ -1,8 +1,6 @@
 """Hydra's composition errors, as one line that names the remedy."""
 
-import difflib
 import re
-from collections.abc import Iterable
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
@@ -10,6 +8,7 @@ from hydra.errors import OverrideParseException
 from omegaconf import DictConfig
 
 from lipformer.config import choices_by_option, conf_dir
+from lipformer.config.suggestions import suggest
 
 
 def explain(error: BaseException, config_name: str) -> str:
@@ -76,15 +75,3 @@ def _keys(node: DictConfig, prefix: str) -> list[str]:
         if isinstance(child, DictConfig) and not child._is_none() and not child._is_interpolation():
             names += _keys(child, f"{prefix}{key}.")
     return names
-
-
-def suggest(word: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean a or b?)``, or nothing where nothing is close."""
-    users = [name for name in known if not name.rpartition(".")[2].startswith("_")]  # _target_ is not for users
-    known = [name for name in users if name != word]  # a group that exists, typed as if its choice could be changed
-    lower = {name.lower(): name for name in reversed(known)}
-    near = [lower[name] for name in difflib.get_close_matches(word.lower(), lower, n=2, cutoff=0.6)]
-    leaf = {name.rpartition(".")[2]: name for name in reversed(known)}
-    near += [leaf[name] for name in difflib.get_close_matches(word.rpartition(".")[2], leaf, n=1, cutoff=0.75)]
-    unique = list(dict.fromkeys(near))[:2]
-    return f" (did you mean {' or '.join(unique)}?)" if unique else ""

@@ -6,7 +6,7 @@ tokens to what the head gathers, before W^O.
 
 For a matrix W that tokens are multiplied by, [W] is its norm from the tokens' norm to the Euclidean one: the 2-norm
 for p = 2 and "mixed", and for p = inf the smaller of sqrt(D) |W|_2 and the root of the sum of its squared absolute
-column sums. The heads' constants are combined by :func:`~lipformer.bounds.theorems.heads.combine_heads`, and for
+column sums. The heads' constants are combined by :func:`~lipformer.theorems.heads.combine_heads`, and for
 p = inf, with w_hc the part of column c of W^O that meets head h, by
 
 .. math:: \mathrm{Lip}_\infty(F) \le \max_c \sum_h \|w_{hc}\|_2\, L_h .
@@ -20,9 +20,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lipformer.bounds.theorems.heads import combine_heads
 from lipformer.functional import spectral
 from lipformer.functional.spectral import Norm, parse_norm
+from lipformer.theorems.heads import combine_heads
 
 Radius = float | Float[Tensor, ""]
 

@@ -14,10 +14,10 @@ from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.loggers.logger import rank_zero_experiment
 from pytorch_lightning.utilities import rank_zero_only
 
-from lipformer.atomic import replace_text
-from lipformer.run_folder import Outcome
+from lipformer.runs.folder import Outcome
+from lipformer.system.atomic import replace_text
 from lipformer.tasks import Task, task_of
-from lipformer.training.wandb_mode import describe_run, first_line, no_reports_to_wandb
+from lipformer.training.loggers.wandb_mode import describe_run, first_line, no_reports_to_wandb
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lipformer.atomic import replace_text
-from lipformer.run_folder import Outcome, read_outcome
+from lipformer.runs.folder import Outcome, read_outcome
+from lipformer.system.atomic import replace_text
 from lipformer.tasks import LANGUAGE, Task, task_of
 
 WIDE = 200

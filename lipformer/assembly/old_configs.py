@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from lipformer.config import MODEL_GROUPS, MODEL_SCALARS, NO_REGULARIZER, without_partial
+from lipformer.config.moved import MOVED
 
 GROUPS: dict[str, dict[str, Any]] = {
     "task": {"name": "language"},
-    "model": {"_target_": "lipformer.model.CharTransformer", "reads": [*MODEL_SCALARS, *MODEL_GROUPS]},
+    "model": {"_target_": "lipformer.models.transformer.CharTransformer", "reads": [*MODEL_SCALARS, *MODEL_GROUPS]},
     "embedding": {"_target_": "lipformer.modules.embedding.TokenEmbedding", "filled": 1.0},
     "linear": {"_target_": "lipformer.modules.linear.dense"},
     "regularizer": {"_target_": NO_REGULARIZER},
@@ -23,8 +24,6 @@ KEYS: dict[str, dict[str, Any]] = {"trainer": {"compile": False, "report": True}
 """Group -> its keys that came later, whatever its class, with the values they stood for."""
 CLASS_KEYS: dict[str, dict[str, Any]] = {}
 """Class, at today's place -> options that it gained, with the values they stood for."""
-MOVED: dict[str, str] = {}
-"""``_target_`` as it was stored -> where that class or function is now."""
 
 
 def as_written_today(config: Mapping[str, Any]) -> dict[str, Any]:

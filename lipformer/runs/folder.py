@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lipformer.atomic import naming, replace_text
+from lipformer.system.atomic import naming, replace_text
 from lipformer.errors import DivergedError, LipformerError, UsageError, WriteError, one_line
-from lipformer.run_lock import lock_holder, release_lock, take_lock
-from lipformer.signals import EXIT_CODES, Terminated, ending_signals
+from lipformer.runs.lock import lock_holder, release_lock, take_lock
+from lipformer.system.signals import EXIT_CODES, Terminated, ending_signals
 
 log = logging.getLogger(__name__)
 
@@ -188,7 +188,7 @@ def recorded(folder: Path, name: str, closed: Callable[[], None] | None = None) 
     What is to be made of the closed folder, `closed` makes; interrupted in it, a job that had finished has not.
 
     Everything logged goes to the file; lipformer's own lines go to the terminal as well. Signals end the job by an
-    exception (`lipformer.signals`), so that the folder is closed then too; until then it is locked, and its status is
+    exception (`lipformer.system.signals`), so that the folder is closed then too; until then it is locked, and its status is
     ``running``.
 
     Raises:

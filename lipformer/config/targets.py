@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lipformer.config.moved import MOVED
 from lipformer.errors import UsageError
 
 
@@ -19,6 +20,8 @@ def locate(target: str, key: str) -> Any:
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
+        if target in MOVED:
+            raise UsageError(f"{key}._target_={target}: it has moved to {MOVED[target]}") from error
         raise UsageError(f"{key}._target_={target}: {error}") from error
 
 

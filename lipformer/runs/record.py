@@ -13,7 +13,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from lipformer.errors import UsageError
-from lipformer.run_folder import Outcome, read_json, read_outcome
+from lipformer.runs.folder import Outcome, read_json, read_outcome
 from lipformer.tasks import Task, task_of
 
 TOKENS = "train/tokens"

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lipformer.atomic import naming
+from lipformer.system.atomic import naming
 from lipformer.errors import UsageError
 
 LOCK = "run.lock"

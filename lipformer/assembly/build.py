@@ -9,9 +9,9 @@ from torch import nn
 from torch.optim import Optimizer
 
 from lipformer.config import MODEL_GROUPS, keys_read
+from lipformer.config.targets import factory, locate
 from lipformer.errors import CheckpointError, UsageError
 from lipformer.options.data import DataOptions
-from lipformer.targets import factory, locate
 
 CALLBACKS = "callbacks"
 """The group that holds any number of nodes, each by a name of its own."""
@@ -178,6 +178,6 @@ KINDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "optimizer": ("optimizer class", is_optimizer),
     "schedule": ("schedule function", is_function_of("lipformer.training.schedules")),
     "regularizer": ("regularizer function", is_function_of("lipformer.training.regularizers")),
-    "logger": ("logger function", is_function_of("lipformer.training.loggers")),
+    "logger": ("logger function", is_function_of("lipformer.training.loggers.choices")),
     CALLBACKS: ("callback class", is_callback),
 }

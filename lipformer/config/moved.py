@@ -1,0 +1,10 @@
+"""Where the classes and functions that a ``_target_`` may name have moved to, one row each."""
+
+MOVED: dict[str, str] = {
+    "lipformer.model.CharTransformer": "lipformer.models.transformer.CharTransformer",
+    "lipformer.lstm.CharLSTM": "lipformer.models.lstm.CharLSTM",
+    "lipformer.training.loggers.no_further_logger": "lipformer.training.loggers.choices.no_further_logger",
+    "lipformer.training.loggers.tensorboard_logger": "lipformer.training.loggers.choices.tensorboard_logger",
+    "lipformer.training.loggers.wandb_logger": "lipformer.training.loggers.choices.wandb_logger",
+}
+"""``_target_`` as earlier versions wrote it -> the same today. Stored runs load by it; a new one is told of it."""

@@ -1,0 +1,1 @@
+"""Where metrics go: ``metrics.csv``, and what the group ``logger`` chooses besides."""

@@ -1,0 +1,3 @@
+"""The version, which checkpoints and pages name."""
+
+__version__ = "0.2.0"
