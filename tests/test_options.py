@@ -5,6 +5,7 @@ import importlib
 import inspect
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from torch import nn
 from lipformer.assembly.build import LOADER_KEYS
 from lipformer.assembly.old_configs import CLASS_KEYS, KEYS, as_written_today
 from lipformer.config import conf_dir, register, to_plain, validate
+from lipformer.config.moved import MOVED
 from lipformer.config.store import SCHEMAS
+from lipformer.config.targets import locate
 from lipformer.data.builtin import Builtin
 from lipformer.data.datamodule import CharDataModule
 from lipformer.errors import DataError, UsageError
@@ -198,11 +201,19 @@ def test_a_refusal_names_the_scalar_that_was_typed():
 @pytest.mark.parametrize("target", STATED_THEN)
 def test_an_option_that_is_new_stands_in_the_table_of_old_configurations(target):
     """A stored configuration lacks it, and the run keeps the value of then."""
-    nodes = [node for file in FILES for key, node in chosen(*file) if node.get("_target_", key) == target]
+    today = MOVED.get(target, target)
+    nodes = [node for file in FILES for key, node in chosen(*file) if node.get("_target_", key) == today]
     assert nodes, f"{target} has gone: where to, MOVED has to say"
     for node in nodes:
         new = set(OmegaConf.get_type(node).defaults()) - set(STATED_THEN[target])
-        assert new <= set(CLASS_KEYS.get(target, {})) | set(KEYS.get(target, {})), f"{target}: {new}"
+        assert new <= set(CLASS_KEYS.get(today, {})) | set(KEYS.get(today, {})), f"{target}: {new}"
+
+
+@pytest.mark.parametrize(("then", "today"), MOVED.items())
+def test_a_place_that_has_moved_is_answered_with_the_new_one(then, today):
+    assert callable(locate(today, "group"))
+    with pytest.raises(UsageError, match=rf"^group\._target_={re.escape(then)}: it has moved to {re.escape(today)}$"):
+        locate(then, "group")
 
 
 def test_a_stored_configuration_lists_every_option():

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lipformer.system.atomic import naming, replace_text
 from lipformer.errors import DivergedError, LipformerError, UsageError, WriteError, one_line
 from lipformer.runs.lock import lock_holder, release_lock, take_lock
+from lipformer.system.atomic import naming, replace_text
 from lipformer.system.signals import EXIT_CODES, Terminated, ending_signals
 
 log = logging.getLogger(__name__)
@@ -188,8 +188,8 @@ def recorded(folder: Path, name: str, closed: Callable[[], None] | None = None) 
     What is to be made of the closed folder, `closed` makes; interrupted in it, a job that had finished has not.
 
     Everything logged goes to the file; lipformer's own lines go to the terminal as well. Signals end the job by an
-    exception (`lipformer.system.signals`), so that the folder is closed then too; until then it is locked, and its status is
-    ``running``.
+    exception (`lipformer.system.signals`), so that the folder is closed then too; until then it is locked, and its
+    status is ``running``.
 
     Raises:
         UsageError: another process has locked the folder.

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from lipformer.system.atomic import naming
 from lipformer.errors import UsageError
+from lipformer.system.atomic import naming
 
 LOCK = "run.lock"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
