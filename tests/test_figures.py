@@ -112,12 +112,12 @@ def changed(run, change, names=""):
         name: Series(one.steps, one.tokens, change(one.values.copy()) if names in name else one.values)
         for name, one in run.series.items()
     }
-    return RunRecord(run.folder, run.config, run.outcome, run.figures, series, None, None)
+    return RunRecord(run.folder, run.config, run.outcome, run.metrics, series, None, None)
 
 
 def without(run, *names):
     series = {name: one for name, one in run.series.items() if not any(part in name for part in names)}
-    return RunRecord(run.folder, run.config, run.outcome, run.figures, series, None, None)
+    return RunRecord(run.folder, run.config, run.outcome, run.metrics, series, None, None)
 
 
 def sizes(folder):

@@ -66,7 +66,7 @@ def test_an_empty_folder_is_a_run_that_says_nothing(tmp_path):
     record = read_record(tmp_path)
     assert record.status == "running"
     assert (record.outcome, record.samples, record.certificate) == (None, None, None)
-    assert (record.config, record.figures, record.series) == ({}, {}, {})
+    assert (record.config, record.metrics, record.series) == ({}, {}, {})
 
 
 def test_no_folder_is_an_error(tmp_path):
@@ -83,7 +83,7 @@ def test_reads_the_files_beside_the_metrics(tmp_path):
     assert record.config == {"lr": 1e-5, "data": {"dir": "${oc.env:HOME}"}}
     assert record.status == "diverged"
     assert record.outcome == Outcome("diverged", 3, "loss is nan", 1.5)
-    assert (record.figures, record.samples, record.certificate) == tuple(
+    assert (record.metrics, record.samples, record.certificate) == tuple(
         {"of": name} for name in ("metrics", "samples", "certificate")
     )
 
@@ -95,7 +95,7 @@ def test_broken_files_are_left_out(tmp_path, broken):
         (folder / name).write_text(broken)
     record = read_record(folder)
     assert (record.outcome, record.samples, record.certificate) == (None, None, None)
-    assert (record.config, record.figures) == ({}, {})
+    assert (record.config, record.metrics) == ({}, {})
 
 
 def test_a_sweep_stands_for_its_jobs(tmp_path):
@@ -184,7 +184,7 @@ def test_json_nested_too_deep_is_left_out(tmp_path):
     for name in ("metrics.json", "samples.json", "certificate.json"):
         (tmp_path / name).write_text('{"x": ' + "[" * 100_000)
     record = read_record(tmp_path)
-    assert (record.figures, record.samples, record.certificate) == ({}, None, None)
+    assert (record.metrics, record.samples, record.certificate) == ({}, None, None)
 
 
 def test_a_whole_number_too_large_is_infinite(tmp_path):
@@ -192,8 +192,8 @@ def test_a_whole_number_too_large_is_infinite(tmp_path):
         (tmp_path / name).write_text('{"x": -1' + "0" * 400 + ', "y": 7}')
     (tmp_path / "status.json").write_text('{"status": "finished", "best": 1' + "0" * 400 + "}")
     record = read_record(tmp_path)
-    assert record.figures == record.certificate == {"x": -math.inf, "y": 7}
-    assert type(record.figures["y"]) is int
+    assert record.metrics == record.certificate == {"x": -math.inf, "y": 7}
+    assert type(record.metrics["y"]) is int
     assert record.outcome == Outcome("finished", best=math.inf)
 
 

@@ -83,7 +83,7 @@ def fixed(value: Any) -> Cell:
 def best_score(record: RunRecord) -> float | None:
     """Best value of the task's objective on valid, wherever the folder says it."""
     metric = record.task.metric("val")
-    best = record.figures.get(f"best/{metric}")
+    best = record.metrics.get(f"best/{metric}")
     if best is None and record.outcome is not None:
         best = record.outcome.best
     if best is None and metric in record.series:
@@ -95,15 +95,15 @@ def best_score(record: RunRecord) -> float | None:
 def facts(record: RunRecord) -> list[tuple[str, str]]:
     """Return what is known of one run at a glance: (what, value)."""
     score = best_score(record)
-    figures = record.figures
+    metrics = record.metrics
     found = [
         *((f"best valid, {m.long}", fixed(None if score is None else m.of(score))) for m in record.task.measures),
         ("steps", whole(_steps(record))),
         ("tokens", whole(_tokens(record))),
-        ("tokens per second", whole(figures.get("tokens_per_second"))),
-        ("parameters", whole(figures.get("parameters"))),
+        ("tokens per second", whole(metrics.get("tokens_per_second"))),
+        ("parameters", whole(metrics.get("parameters"))),
     ]
-    telemetry, seconds = figures.get("stability/seconds"), figures.get("seconds")
+    telemetry, seconds = metrics.get("stability/seconds"), metrics.get("seconds")
     if isinstance(telemetry, int | float) and isinstance(seconds, int | float) and seconds > 0:
         found.append(("time that telemetry took", Cell(f"{telemetry / seconds:.1%}")))
     return [(what, cell.text) for what, cell in found if cell.text != MISSING]
@@ -122,7 +122,7 @@ def runs_table(records: Sequence[RunRecord], names: Sequence[str]) -> list[Colum
         ),
         Column("gradient", [short(_largest_gradient(record)) for record in records], "largest norm, before clipping"),
         Column("steps", [whole(_steps(record)) for record in records]),
-        Column("tokens/s", [whole(record.figures.get("tokens_per_second")) for record in records]),
+        Column("tokens/s", [whole(record.metrics.get("tokens_per_second")) for record in records]),
         *(
             Column(key.removesuffix("._target_"), [_value(key, value) for value in values], key)
             for key, values in differing
@@ -193,7 +193,7 @@ def _bound(value: Any) -> Any:
 
 
 def _steps(record: RunRecord) -> Any:
-    told = record.figures.get("steps")
+    told = record.metrics.get("steps")
     if told is not None or not record.series:
         return told
     return 1 + max(int(series.steps[-1]) for series in record.series.values())  # the first has number 0
@@ -201,7 +201,7 @@ def _steps(record: RunRecord) -> Any:
 
 def _tokens(record: RunRecord) -> Any:
     logged = record.series.get(TOKENS)
-    return record.figures.get("tokens", None if logged is None else float(logged.values[-1]))
+    return record.metrics.get("tokens", None if logged is None else float(logged.values[-1]))
 
 
 def _last_entropy(record: RunRecord) -> float | None:

@@ -47,7 +47,7 @@ class RunRecord:
         folder: where it was read.
         config: ``config.yaml``; empty where it cannot be read, as the next ones.
         outcome: how it ended, or that it goes (`read_outcome`); None where the folder does not say.
-        figures: ``metrics.json``, flat names.
+        metrics: ``metrics.json``, flat names.
         series: the columns of ``metrics.csv``.
         samples: ``samples.json``, or None.
         certificate: ``certificate.json``, or None.
@@ -56,7 +56,7 @@ class RunRecord:
     folder: Path
     config: dict[str, Any]
     outcome: Outcome | None
-    figures: dict[str, Any]
+    metrics: dict[str, Any]
     series: dict[str, Series]
     samples: dict[str, Any] | None
     certificate: dict[str, Any] | None
@@ -87,7 +87,7 @@ def read_record(folder: Path) -> RunRecord:
         folder=folder,
         config=_read_config(folder / "config.yaml"),
         outcome=read_outcome(folder),
-        figures=_read_json(folder / "metrics.json") or {},
+        metrics=_read_json(folder / "metrics.json") or {},
         series=read_series(folder / "metrics.csv"),
         samples=_read_json(folder / "samples.json"),
         certificate=_read_json(folder / "certificate.json"),
