@@ -10,7 +10,8 @@ import pytest
 
 from lipformer.errors import UsageError
 from lipformer.runs.folder import Outcome
-from lipformer.runs.record import find_runs, layer_series, name_runs, read_record
+from lipformer.runs.readings import layer_series
+from lipformer.runs.record import find_runs, name_runs, read_record
 
 
 def make(folder: Path, csv: str = "epoch,step,train/tokens\n0,1,20.0\n", config: str = "name: run\n") -> Path:

@@ -5,7 +5,8 @@ from typing import Any
 
 import numpy as np
 
-from lipformer.runs.record import RunRecord, Series, layer_series
+from lipformer.runs.readings import layer_series
+from lipformer.runs.record import RunRecord, Series
 
 LARGEST = 1e250
 """What is drawn at the most; a larger value is drawn as an infinite one."""

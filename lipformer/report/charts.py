@@ -11,7 +11,8 @@ from bokeh.models import ColumnDataSource, Line
 
 from lipformer.report.style import empty_plot, hover
 from lipformer.report.thinning import thin
-from lipformer.runs.record import RunRecord, Series, layer_series, tasks_of
+from lipformer.runs.readings import layer_series
+from lipformer.runs.record import RunRecord, Series, tasks_of
 from lipformer.tasks import Task
 
 HEIGHT = 270

@@ -22,7 +22,8 @@ from bokeh.transform import transform
 from lipformer.report.charts import drawable, plain
 from lipformer.report.style import empty_plot, hover
 from lipformer.report.thinning import bucket_columns
-from lipformer.runs.record import RunRecord, Series, layer_series
+from lipformer.runs.readings import layer_series
+from lipformer.runs.record import RunRecord, Series
 
 COLUMNS = 150
 """Of a heat map at most."""

@@ -21,6 +21,7 @@ from lipformer.report.style import run_style
 from lipformer.report.tables import NO_STATUS, certificate_table, facts, runs_table, short
 from lipformer.report.text import visible
 from lipformer.runs.differences import config_differences, flat_config
+from lipformer.runs.metric_names import STABILITY
 from lipformer.runs.record import RunRecord, name_runs
 from lipformer.version import __version__
 
@@ -117,7 +118,7 @@ def _run(record: RunRecord, name: str, number: int, folder: Path) -> dict[str, A
 
 def _why_no_telemetry(records: Sequence[RunRecord]) -> str:
     """Why no run has metrics of stability; empty where one has."""
-    if any(name.startswith("stability/") for record in records for name in record.series):
+    if any(name.startswith(f"{STABILITY}/") for record in records for name in record.series):
         return ""
     callbacks = [record.config.get("callbacks") for record in records]
     if all(isinstance(callback, dict) and "stability" not in callback for callback in callbacks):

@@ -9,7 +9,18 @@ import numpy as np
 
 from lipformer.report.charts import trunk_certificate
 from lipformer.runs.differences import config_differences
-from lipformer.runs.record import TOKENS, RunRecord, layer_series, tasks_of
+from lipformer.runs.metric_names import (
+    CERTIFICATE,
+    PARAMETERS,
+    SECONDS,
+    STEPS,
+    TELEMETRY_SECONDS,
+    TOKENS,
+    TOKENS_PER_SECOND,
+    TOKENS_SEEN,
+)
+from lipformer.runs.readings import layer_series
+from lipformer.runs.record import RunRecord, tasks_of
 from lipformer.tasks import Task
 
 MISSING = "–"
@@ -100,10 +111,10 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
         *((f"best valid, {m.long}", fixed(None if score is None else m.of(score))) for m in record.task.measures),
         ("steps", whole(_steps(record))),
         ("tokens", whole(_tokens(record))),
-        ("tokens per second", whole(metrics.get("tokens_per_second"))),
-        ("parameters", whole(metrics.get("parameters"))),
+        ("tokens per second", whole(metrics.get(TOKENS_PER_SECOND))),
+        ("parameters", whole(metrics.get(PARAMETERS))),
     ]
-    telemetry, seconds = metrics.get("stability/seconds"), metrics.get("seconds")
+    telemetry, seconds = metrics.get(TELEMETRY_SECONDS), metrics.get(SECONDS)
     if isinstance(telemetry, int | float) and isinstance(seconds, int | float) and seconds > 0:
         found.append(("time that telemetry took", Cell(f"{telemetry / seconds:.1%}")))
     return [(what, cell.text) for what, cell in found if cell.text != MISSING]
@@ -122,7 +133,7 @@ def runs_table(records: Sequence[RunRecord], names: Sequence[str]) -> list[Colum
         ),
         Column("gradient", [short(_largest_gradient(record)) for record in records], "largest norm, before clipping"),
         Column("steps", [whole(_steps(record)) for record in records]),
-        Column("tokens/s", [whole(record.metrics.get("tokens_per_second")) for record in records]),
+        Column("tokens/s", [whole(record.metrics.get(TOKENS_PER_SECOND)) for record in records]),
         *(
             Column(key.removesuffix("._target_"), [_value(key, value) for value in values], key)
             for key, values in differing
@@ -160,7 +171,7 @@ def certificate_table(record: RunRecord, number: int) -> CertificateTable | None
         totals = [(str(name), short(_bound(told.get(name)))) for name in ("trunk", "logits")]
         return CertificateTable(number, of, rows, totals)
     for p, norm in NORMS.items():
-        logged = layer_series(record, p, group="certificate")
+        logged = layer_series(record, p, group=CERTIFICATE)
         if logged:
             bounds = {layer: short(float(series.values[-1])) for layer, series in logged.items()}
             step = max(int(series.steps[-1]) for series in logged.values())
@@ -193,7 +204,7 @@ def _bound(value: Any) -> Any:
 
 
 def _steps(record: RunRecord) -> Any:
-    told = record.metrics.get("steps")
+    told = record.metrics.get(STEPS)
     if told is not None or not record.series:
         return told
     return 1 + max(int(series.steps[-1]) for series in record.series.values())  # the first has number 0
@@ -201,7 +212,7 @@ def _steps(record: RunRecord) -> Any:
 
 def _tokens(record: RunRecord) -> Any:
     logged = record.series.get(TOKENS)
-    return record.metrics.get("tokens", None if logged is None else float(logged.values[-1]))
+    return record.metrics.get(TOKENS_SEEN, None if logged is None else float(logged.values[-1]))
 
 
 def _last_entropy(record: RunRecord) -> float | None:

@@ -14,9 +14,9 @@ from omegaconf import OmegaConf
 
 from lipformer.errors import UsageError
 from lipformer.runs.folder import Outcome, read_json, read_outcome
+from lipformer.runs.metric_names import TOKENS
 from lipformer.tasks import Task, task_of
 
-TOKENS = "train/tokens"
 LARGEST = 2**53
 SWEEP = "multirun.yaml"  # what Hydra leaves in the folder of a sweep, above those of its jobs
 """Step and number of tokens at the most: a float counts no further. Others are not known."""
@@ -177,29 +177,6 @@ def name_runs(records: Sequence[RunRecord]) -> list[str]:
     return [f"{name} ({number})" if name in twice else name for number, name in enumerate(names, start=1)]
 
 
-def layer_series(record: RunRecord, quantity: str, group: str = "stability") -> dict[str, Series]:
-    """Return a quantity's series for each layer that has it, in the order of the model.
-
-    Args:
-        record: of the run.
-        quantity: last part of the metric's name, such as ``entropy_share``; the norm where `group` is ``certificate``.
-        group: first part of the metric's name.
-    """
-    found = {}
-    for name, series in record.series.items():
-        match name.split("/"):
-            case [first, layer, last] if first == group and last == quantity:
-                found[layer] = series
-    return dict(sorted(found.items(), key=lambda item: _place(item[0])))
-
-
-def _place(layer: str) -> tuple[int, list[tuple[int, str]]]:
-    """Where a layer stands among the others: along the model, the number of a block as a number; totals last."""
-    first, _, rest = layer.partition(".")
-    place = next((i for i, names in enumerate(ORDER) if first in names), len(ORDER))
-    return place, [(int(part), "") if part.isdecimal() and len(part) < 10 else (-1, part) for part in rest.split(".")]
-
-
 def _tokens(steps: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     """Tokens seen at each row; rows of a validation do not say it, but those of training around them do."""
     known = np.abs(tokens) <= LARGEST
@@ -235,15 +212,3 @@ def _read_config(file: Path) -> dict[str, Any]:
 def _read_json(file: Path) -> dict[str, Any] | None:
     content = read_json(file)
     return content if isinstance(content, dict) else None
-
-
-ORDER = (
-    ("embedding",),
-    ("position",),
-    ("blocks",),
-    ("final_norm",),
-    ("trunk",),
-    ("head",),
-    ("logits",),
-    ("total",),
-)

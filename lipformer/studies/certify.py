@@ -28,6 +28,7 @@ from lipformer.functional.spectral import Norm
 from lipformer.models.transformer import CharTransformer
 from lipformer.options.study import CertifyOptions
 from lipformer.runs.folder import write_metrics
+from lipformer.runs.metric_names import CERTIFICATE, LOGITS, TRUNK, metric_name
 from lipformer.studies.measured import METRIC_PREFIX, figures_of, figures_table
 from lipformer.studies.opening import choose_device, open_run, open_split, split_loader
 from lipformer.system.atomic import replace_text, replacing
@@ -146,9 +147,9 @@ def certified_metrics(certificate: Certificate, measured: Mapping[str, float], r
     """
     p = certificate.p
     return {
-        **{f"certificate/{row.name}/{p}": row.bound for row in certificate.rows},
-        f"certificate/trunk/{p}": certificate.trunk,
-        f"certificate/logits/{p}": certificate.logits,
+        **{metric_name(CERTIFICATE, p, row.name): row.bound for row in certificate.rows},
+        metric_name(CERTIFICATE, p, TRUNK): certificate.trunk,
+        metric_name(CERTIFICATE, p, LOGITS): certificate.logits,
         **{f"measured/{layer}/{p}": value for layer, value in measured.items()},
         f"radius/median/{p}": float(np.median(radii)),
         **{f"radius/share_{radius:g}/{p}": float(np.mean(radii >= radius)) for radius in SHARES},

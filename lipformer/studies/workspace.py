@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from lipformer.config import EvaluateConfig
 from lipformer.errors import LipformerError, UsageError
 from lipformer.options.study import WorkspaceOptions
+from lipformer.runs.metric_names import TOKENS
 from lipformer.system.atomic import replace_text
 from lipformer.tasks import LANGUAGE
 from lipformer.training.loggers.wandb_mode import first_line, has_credentials, no_reports_to_wandb
-from lipformer.training.loggers.wandb_run import TOKENS
 
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Section, Workspace

@@ -14,7 +14,7 @@ from lipformer.modules.contexts import constant_weights, eval_mode
 from lipformer.modules.contracts import Invertible, InvertibleNorm, NamesItsMaps
 from lipformer.modules.fixed_point import NotConvergedWarning
 from lipformer.modules.walk import TRUNK_ROLES, Passage
-from lipformer.telemetry.layers import TRUNK
+from lipformer.runs.metric_names import TRUNK
 
 ITERATIONS = 2
 """Of an ascent to a local constant; the next one goes on from where it ended."""

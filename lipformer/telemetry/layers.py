@@ -10,8 +10,8 @@ from lipformer.functional.precision import at_least_float32
 from lipformer.modules.contexts import eval_mode
 from lipformer.modules.contracts import HasTrunk, branch_scale
 from lipformer.modules.walk import Passage, Place, walk, watching
+from lipformer.runs.metric_names import TRUNK
 
-TRUNK = "trunk"
 QUANTILES = (0.01, 0.5, 0.99)
 RANGE = ("min", "q01", "q50", "q99", "max", "std")
 SPREAD_ROLES = ("block", "layer", "residual", "other", "trunk")

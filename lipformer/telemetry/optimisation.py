@@ -7,8 +7,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from lipformer.modules.walk import walk
+from lipformer.runs.metric_names import TOTAL
 
-TOTAL = "total"
 GROUPED = ("layer", "residual")
 """Roles, within the blocks, of what is measured together."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from lipformer.errors import WriteError
 from lipformer.runs.folder import Outcome, local_rank, write_metrics
+from lipformer.runs.metric_names import PARAMETERS, SECONDS, STEPS, TELEMETRY_SECONDS, TOKENS_PER_SECOND, TOKENS_SEEN
 from lipformer.system.signals import Terminated
 from lipformer.training.parts import Training
 from lipformer.training.publish import publish_figures
@@ -61,12 +62,12 @@ def final_metrics(training: Training, best: float | None, latest: dict[str, floa
         **module.task.metrics("best/val", best),
         **latest,
         **{name: float(value) for name, value in trainer.callback_metrics.items()},
-        **({"stability/seconds": monitor.seconds} if monitor else {}),
-        "parameters": training.parameters,
-        "steps": trainer.global_step,
-        "tokens": module.tokens_seen,
-        "seconds": clock.seconds(),
-        "tokens_per_second": clock.tokens_per_second(module.tokens_seen),
+        **({TELEMETRY_SECONDS: monitor.seconds} if monitor else {}),
+        PARAMETERS: training.parameters,
+        STEPS: trainer.global_step,
+        TOKENS_SEEN: module.tokens_seen,
+        SECONDS: clock.seconds(),
+        TOKENS_PER_SECOND: clock.tokens_per_second(module.tokens_seen),
     }
 
 

@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from lipformer.data.collate import Batch
 from lipformer.errors import DivergedError
+from lipformer.runs.metric_names import TOKENS, TRAIN, metric_name
 from lipformer.tasks import Task
 from lipformer.telemetry.objective import Average
 from lipformer.training.loop_progress import align_loop_progress
@@ -115,12 +116,12 @@ class TaskModule(pl.LightningModule):
         if not torch.isfinite(norm) and not self._scaler_answers():
             raise DivergedError(f"the gradient became {norm.item()} at step {self.global_step}: lower lr={self.lr:g}")
         if (self.global_step + 1) % self._log_every_steps == 0:
-            self.log("train/gradient_norm", norm)
+            self.log(metric_name(TRAIN, "gradient_norm"), norm)
             self.log(self.task.metric("train"), self.train_average.compute().float())
             if self._penalty is not None:
-                self.log("train/regularizer", self._penalty.float())
-            self.log("train/lr", self.lr)
-            self.log("train/tokens", float(self.tokens_seen))
+                self.log(metric_name(TRAIN, "regularizer"), self._penalty.float())
+            self.log(metric_name(TRAIN, "lr"), self.lr)
+            self.log(TOKENS, float(self.tokens_seen))
             self.train_average.reset()
 
     def _scaler_answers(self) -> bool:
@@ -145,7 +146,7 @@ class TaskModule(pl.LightningModule):
             raise DivergedError(
                 f"the validation became {score.item()} at step {self.global_step}: lower lr={self.lr:g}"
             )
-        self.log("train/tokens", float(self.tokens_seen))  # the x axis of every row
+        self.log(TOKENS, float(self.tokens_seen))  # the x axis of every row
         self.log(self.task.metric("val"), score)
         for measure in self.task.derived:
             self.log(f"val/{measure.name}", measure.of(float(score)))

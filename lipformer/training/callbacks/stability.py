@@ -19,11 +19,12 @@ from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.modules.contexts import eval_mode
 from lipformer.modules.walk import Passage
 from lipformer.options.callbacks import StabilityOptions
+from lipformer.runs.metric_names import CERTIFICATE, LOGITS, STABILITY, TOKENS, TOTAL, TRUNK, metric_name
 from lipformer.system.atomic import replace_text
 from lipformer.telemetry.attention import attention_statistics
 from lipformer.telemetry.constants import LocalConstants, inversion_statistics, weight_norms
 from lipformer.telemetry.layers import pass_through, range_statistics
-from lipformer.telemetry.optimisation import TOTAL, UpdateWatch
+from lipformer.telemetry.optimisation import UpdateWatch
 from lipformer.telemetry.probe import probe_batch
 from lipformer.training.callbacks.progress import last_step
 from lipformer.training.task_module import TaskModule
@@ -119,11 +120,11 @@ class StabilityMonitor(Callback):
                 found.update(self._try("norms of weights", lambda: _norms(passed)))
                 found.update(self._try("local Lipschitz constants", lambda: _constants(constants, probe[:1])))
                 found.update(self._try("inverses", lambda: inversion_statistics(model, passed)))
-        metrics = {f"stability/{name}": value for name, value in _to_floats(found).items()}
+        metrics = {f"{STABILITY}/{name}": value for name, value in _to_floats(found).items()}
         if dear:
             folder = Path(trainer.default_root_dir)
             metrics |= self._try("certificates", lambda: _certify(module, self._p, folder))
-        metrics |= {"train/tokens": float(module.tokens_seen), "epoch": trainer.current_epoch}
+        metrics |= {TOKENS: float(module.tokens_seen), "epoch": trainer.current_epoch}
         for logger in trainer.loggers:
             logger.log_metrics(metrics, step=trainer.global_step - 1)  # numbered as Lightning numbers a step's own row
             logger.save()
@@ -156,8 +157,8 @@ def _certify(module: TaskModule, p: Norm, folder: Path) -> dict[str, float]:
     certificate = certify(module.model, p)
     replace_text(folder / "certificate.json", json.dumps(certificate.to_plain(), indent=2) + "\n")
     bounds = {row.name: row.bound for row in certificate.rows}
-    totals = {"trunk": certificate.trunk, "logits": certificate.logits}
-    return {f"certificate/{name}/{certificate.p}": bound for name, bound in {**bounds, **totals}.items()}
+    totals = {TRUNK: certificate.trunk, LOGITS: certificate.logits}
+    return {metric_name(CERTIFICATE, certificate.p, name): bound for name, bound in {**bounds, **totals}.items()}
 
 
 def _attention(passed: Mapping[str, Passage]) -> dict[str, Tensor]:

@@ -15,6 +15,7 @@ from pytorch_lightning.loggers.logger import rank_zero_experiment
 from pytorch_lightning.utilities import rank_zero_only
 
 from lipformer.runs.folder import Outcome
+from lipformer.runs.metric_names import TOKENS
 from lipformer.system.atomic import replace_text
 from lipformer.tasks import Task, task_of
 from lipformer.training.loggers.wandb_mode import describe_run, first_line, no_reports_to_wandb
@@ -23,7 +24,6 @@ log = logging.getLogger(__name__)
 
 LOCAL_TIMEOUT = 90.0  # seconds for wandb's own process to start, on a busy machine too
 STEP = "trainer/global_step"  # the base class logs it with every metric; wandb's own step counts calls of log
-TOKENS = "train/tokens"  # the default x axis: it means the same in runs with batches of other sizes
 EXTREMES = {
     "stability/total/entropy_share": "min",
     "stability/total/gradient_norm": "max",
