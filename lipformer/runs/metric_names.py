@@ -1,7 +1,7 @@
 """How metrics are named: the groups, layers and totals that stand in their names, in one place.
 
-A metric of a layer is ``<group>/<layer>/<quantity>``, one of the whole run ``<group>/<quantity>``. The quantities are in
-`lipformer.runs.quantities`; the objective of a task is named by `lipformer.tasks`.
+A metric of a layer is ``<group>/<layer>/<quantity>``, one of the whole run ``<group>/<quantity>``. The quantities are
+those of `lipformer.runs.quantities`; the objective of a task is named by `lipformer.tasks`.
 """
 
 TRAIN, VALID = "train", "val"
@@ -68,7 +68,7 @@ def split_metric(metric: str) -> tuple[str, str | None, str] | None:
 
 
 def kind_of(layer: str) -> str:
-    """Return what a layer of this name is: one of `WHOLES`, `BLOCK`, `BRANCH`, `NORM` or, by any other name, `LAYER`."""
+    """Return what a layer of this name is: one of `WHOLES`, `BLOCK`, `BRANCH` or `NORM`; any other is a `LAYER`."""
     if layer in WHOLES:
         return layer
     match layer.split("."):
