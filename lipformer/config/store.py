@@ -37,7 +37,7 @@ SCHEMAS: dict[str, type] = {
     "attention/plain": attention.AttentionOptions,
     "attention/tied_l2": attention.TiedL2Options,
     "attention/contractive_l2": attention.ContractiveL2Options,
-    "attention/contractive_factors": attention.ContractiveFactorsOptions,
+    "attention/factored_l2": attention.FactoredL2Options,
     "attention/sigmoid": attention.SigmoidOptions,
     "attention/kernel": attention.KernelOptions,
     "attention/qk_norm": attention.QKNormOptions,

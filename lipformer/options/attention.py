@@ -47,7 +47,7 @@ class ContractiveL2Options(TiedL2Options):
 
 
 @dataclass
-class ContractiveFactorsOptions(AttentionOptions):
+class FactoredL2Options(AttentionOptions):
     """Options of `contractive_l2_decoupled` and `contractive_l2_blocks`."""
 
     scale: float = _scale()

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from lipformer import theorems
 from lipformer.functional import spectral
+from lipformer.functional.factored_l2 import attend, factored_scores, root_temperature
 from lipformer.functional.spectral import Norm
-from lipformer.functional.tempered import attend, root_temperature, tempered_scores
 from lipformer.modules.attention.base import FusedArguments
 from lipformer.modules.attention.length import NormalisedForContext
 from lipformer.modules.attention.locality import log_slopes, slopes, where_causal
 from lipformer.modules.attention.scored import SoftmaxAttention
-from lipformer.options.attention import ContractiveFactorsOptions
+from lipformer.options.attention import FactoredL2Options
 
 
 class FactoredL2Arguments(FusedArguments, total=False):
@@ -32,7 +32,7 @@ class FactoredL2Attention(SoftmaxAttention, NormalisedForContext):
     A kind says what U and O are (`query_maps`, `factors`) and what dropout does to its constant.
 
     Arguments and errors as for :class:`~lipformer.modules.attention.base.Attention` and
-    :class:`~lipformer.options.attention.ContractiveFactorsOptions`; dropout is contractive in both modes, and a
+    :class:`~lipformer.options.attention.FactoredL2Options`; dropout is contractive in both modes, and a
     sequence longer than ``context`` is a ``ValueError``. Where ``causal`` is false there is no penalty on distance:
     its default does not apply, and a ``locality`` that is given is a ``ValueError``.
     """
@@ -45,13 +45,13 @@ class FactoredL2Attention(SoftmaxAttention, NormalisedForContext):
         width: int,
         heads: int,
         *,
-        scale: float = ContractiveFactorsOptions.scale,
-        temperature: float = ContractiveFactorsOptions.temperature,
-        locality: float | None = where_causal(ContractiveFactorsOptions.locality),
+        scale: float = FactoredL2Options.scale,
+        temperature: float = FactoredL2Options.temperature,
+        locality: float | None = where_causal(FactoredL2Options.locality),
         **common: Unpack[FusedArguments],
     ):
         super().__init__(width, heads, **common)
-        ContractiveFactorsOptions.check(scale=scale, temperature=temperature, locality=locality)
+        FactoredL2Options.check(scale=scale, temperature=temperature, locality=locality)
         self.scale = scale
         self.value_map = nn.Parameter(torch.eye(width // heads).repeat(heads, 1, 1))
         self.log_slope = log_slopes(locality, heads, self.causal)
@@ -71,7 +71,7 @@ class FactoredL2Attention(SoftmaxAttention, NormalisedForContext):
 
     def attention_scores(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
         """Negative squared distances times tau_h, less the penalty, up to a constant of each row, before the mask."""
-        return tempered_scores(x, self.query_maps(), self.log_temperature, self.slope)
+        return factored_scores(x, self.query_maps(), self.log_temperature, self.slope)
 
     @property
     def slope(self) -> Float[Tensor, "H"] | None:

@@ -47,12 +47,12 @@ def attend(
     if fused:
         return fused_tied_l2(x, weight, head_outputs(value_map, out), s=1.0, causal=causal, slope=slope)
     values = split_heads(linear(x, weight), query.shape[0])
-    weights = masked_softmax(tempered_scores(x, query, log_temperature, slope), causal)
+    weights = masked_softmax(factored_scores(x, query, log_temperature, slope), causal)
     mixed = weights.to(values.dtype) @ (values @ value_map.to(values.dtype))
     return linear(merge_heads(mixed), out.to(mixed.dtype))
 
 
-def tempered_scores(
+def factored_scores(
     x: Float[Tensor, "*batch N D"],
     query: Float[Tensor, "H D d"],
     log_temperature: Float[Tensor, "H"],
