@@ -27,7 +27,7 @@ from lipformer.modules.attention import (
 )
 from lipformer.modules.feedforward import ContractiveFeedForward, FeedForward, NoFeedForward
 from lipformer.modules.linear import sigma_reparam
-from lipformer.modules.norms import ActNorm, CenterNorm, LayerNorm, NoNorm, RMSNorm
+from lipformer.modules.normalisations import ActNorm, CenterNorm, LayerNorm, NoNorm, RMSNorm
 from lipformer.modules.residual import ConvexResidual, InvertibleResidual, PostNorm, PreNorm, WeightedResidual
 
 ALL_NORMS: tuple[Norm, ...] = (2, math.inf, "mixed")

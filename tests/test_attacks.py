@@ -20,7 +20,7 @@ from lipformer.modules.embedding import TokenEmbedding
 from lipformer.modules.feedforward import ContractiveFeedForward
 from lipformer.modules.fixed_point import Solution
 from lipformer.modules.linear import dense
-from lipformer.modules.norms import ActNorm
+from lipformer.modules.normalisations import ActNorm
 from lipformer.modules.position import SinusoidalPosition
 from lipformer.modules.residual import InvertibleResidual
 

@@ -16,7 +16,7 @@ from lipformer.modules.attention import (
     ContractiveL2DecoupledAttention,
     TiedL2Attention,
 )
-from lipformer.modules.norms import NoNorm
+from lipformer.modules.normalisations import NoNorm
 from lipformer.modules.residual import InvertibleResidual
 
 KINDS = pytest.mark.parametrize("kind", [ContractiveL2DecoupledAttention, ContractiveL2BlocksAttention])

@@ -34,7 +34,7 @@ from lipformer.modules.attention import (
 from lipformer.modules.embedding import TokenEmbedding
 from lipformer.modules.feedforward import FeedForward
 from lipformer.modules.linear import dense
-from lipformer.modules.norms import ActNorm, LayerNorm, RMSNorm
+from lipformer.modules.normalisations import ActNorm, LayerNorm, RMSNorm
 from lipformer.modules.position import LearnedPosition
 from lipformer.modules.residual import PostNorm, PreNorm
 

@@ -16,7 +16,7 @@ from lipformer.modules.attention import TiedL2Attention
 from lipformer.modules.embedding import TokenEmbedding
 from lipformer.modules.feedforward import FeedForward
 from lipformer.modules.linear import dense
-from lipformer.modules.norms import LayerNorm, NoNorm
+from lipformer.modules.normalisations import LayerNorm, NoNorm
 from lipformer.modules.position import LearnedPosition
 from lipformer.modules.residual import PostNorm, PreNorm
 

@@ -11,7 +11,7 @@ from lipformer.modules.attention import (
 from lipformer.modules.contexts import constant_weights
 from lipformer.modules.feedforward import ContractiveFeedForward
 from lipformer.modules.fixed_point import solve
-from lipformer.modules.norms import NoNorm
+from lipformer.modules.normalisations import NoNorm
 from lipformer.modules.residual import InvertibleResidual
 
 KINDS = {

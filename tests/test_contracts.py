@@ -20,7 +20,7 @@ from lipformer.modules.contracts import (
     TwoPaths,
 )
 from lipformer.modules.feedforward import ContractiveFeedForward, FeedForward
-from lipformer.modules.norms import ActNorm, LayerNorm, NoNorm
+from lipformer.modules.normalisations import ActNorm, LayerNorm, NoNorm
 from lipformer.modules.residual import InvertibleResidual, PostNorm, PreNorm
 
 PROTOCOLS = {
@@ -48,13 +48,13 @@ KINDS = {
     ("norm", "layer_norm"): "BoundedOutput Lipschitz",
     ("norm", "rms_norm"): "BoundedOutput Lipschitz",
     ("norm", "center_norm"): "BoundedOutput Lipschitz",
-    ("norm", "act_norm"): "BoundedOutput InvertibleNorm Lipschitz",
-    ("norm", "none"): "BoundedOutput InvertibleNorm Lipschitz",
+    ("norm", "act_norm"): "BoundedOutput InvertibleNormalisation Lipschitz",
+    ("norm", "none"): "BoundedOutput InvertibleNormalisation Lipschitz",
     ("residual", "post_norm"): "Lipschitz",
     ("residual", "pre_norm"): "Lipschitz",
     ("residual", "weighted"): "Lipschitz",
     ("residual", "convex"): "Lipschitz",
-    ("residual", "invertible"): "Invertible InvertibleNorm Lipschitz",
+    ("residual", "invertible"): "Invertible InvertibleNormalisation Lipschitz",
     ("feedforward", "relu"): "Lipschitz",
     ("feedforward", "gelu"): "Lipschitz",
     ("feedforward", "contractive"): "Contractive Lipschitz NamesItsMaps",
@@ -64,7 +64,7 @@ KINDS = {
     ("embedding", "full"): "",
     ("embedding", "blank"): "",
 }
-"""An Invertible is an InvertibleNorm as far as names of methods go."""
+"""An Invertible is an InvertibleNormalisation as far as names of methods go."""
 
 
 def keeps(part: nn.Module, contract: type) -> bool:
@@ -121,7 +121,7 @@ def test_a_models_contracts():
     assert {name for name, contract in PROTOCOLS.items() if keeps(model, contract)} == {
         "HasTrunk",
         "Invertible",  # it answers; whether it is, its layers say
-        "InvertibleNorm",
+        "InvertibleNormalisation",
         "Lipschitz",
     }
     assert "PreNorm is not invertible" in model.inversion_obstacle()

@@ -22,7 +22,7 @@ from lipformer.modules.attention import DotProductAttention
 from lipformer.modules.embedding import TokenEmbedding
 from lipformer.modules.feedforward import FeedForward
 from lipformer.modules.linear import dense
-from lipformer.modules.norms import LayerNorm
+from lipformer.modules.normalisations import LayerNorm
 from lipformer.modules.position import LearnedPosition
 from lipformer.modules.residual import PreNorm
 from lipformer.options.evaluate import GenerateOptions

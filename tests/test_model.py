@@ -20,7 +20,7 @@ from lipformer.modules.contexts import explicit
 from lipformer.modules.embedding import TokenEmbedding
 from lipformer.modules.feedforward import ContractiveFeedForward, FeedForward
 from lipformer.modules.linear import dense, sigma_reparam
-from lipformer.modules.norms import ActNorm, LayerNorm, NoNorm, RMSNorm
+from lipformer.modules.normalisations import ActNorm, LayerNorm, NoNorm, RMSNorm
 from lipformer.modules.position import LearnedPosition, SinusoidalPosition, sinusoids
 from lipformer.modules.residual import InvertibleResidual, PostNorm, PreNorm
 

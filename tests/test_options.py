@@ -22,7 +22,7 @@ from lipformer.config.targets import locate
 from lipformer.data.builtin import Builtin
 from lipformer.data.datamodule import CharDataModule
 from lipformer.errors import DataError, UsageError
-from lipformer.modules.norms import NoNorm
+from lipformer.modules.normalisations import NoNorm
 from lipformer.options import REQUIRED, Options
 from lipformer.options.checks import norm_name, number, one_of, or_null
 from lipformer.options.data import DataOptions

@@ -15,7 +15,7 @@ from lipformer.modules.attention import (
     TiedL2Attention,
 )
 from lipformer.modules.feedforward import ContractiveFeedForward, FeedForward, NoFeedForward
-from lipformer.modules.norms import ActNorm, CenterNorm, LayerNorm, NoNorm, RMSNorm
+from lipformer.modules.normalisations import ActNorm, CenterNorm, LayerNorm, NoNorm, RMSNorm
 from lipformer.modules.residual import ConvexResidual, InvertibleResidual, PostNorm, PreNorm, WeightedResidual
 
 F64 = torch.float64
@@ -143,9 +143,9 @@ def test_invertible(norm, make):
         (lambda: DotProductAttention(4, 2, context=5), NoNorm, "contractive branch, which DotProductAttention is not"),
         (lambda: TiedL2Attention(4, 2, context=5), NoNorm, "contractive branch, which TiedL2Attention is not"),
         (lambda: FeedForward(4), NoNorm, "contractive branch, which FeedForward is not"),
-        (lambda: NoFeedForward(4), LayerNorm, "invertible norm, which LayerNorm is not"),
-        (lambda: NoFeedForward(4), RMSNorm, "invertible norm, which RMSNorm is not"),
-        (lambda: NoFeedForward(4), CenterNorm, "invertible norm, which CenterNorm is not"),
+        (lambda: NoFeedForward(4), LayerNorm, "invertible normalisation, which LayerNorm is not"),
+        (lambda: NoFeedForward(4), RMSNorm, "invertible normalisation, which RMSNorm is not"),
+        (lambda: NoFeedForward(4), CenterNorm, "invertible normalisation, which CenterNorm is not"),
     ],
 )
 def test_what_cannot_be_inverted_is_refused(make, norm, message):

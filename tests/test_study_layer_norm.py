@@ -10,7 +10,7 @@ from PIL import Image
 from programs import evaluate
 
 from lipformer.figures import norm_constants
-from lipformer.modules.norms import LayerNorm
+from lipformer.modules.normalisations import LayerNorm
 from lipformer.studies import layer_norm as study
 from lipformer.studies.layer_norm import KINDS, Row, Scale, claims_of, local_constants, measure, search_starts
 

@@ -19,7 +19,7 @@ from lipformer.modules.attention import (
 from lipformer.modules.embedding import TokenEmbedding
 from lipformer.modules.feedforward import ContractiveFeedForward, FeedForward, NoFeedForward
 from lipformer.modules.linear import dense, sigma_reparam
-from lipformer.modules.norms import ActNorm, LayerNorm
+from lipformer.modules.normalisations import ActNorm, LayerNorm
 from lipformer.modules.position import SinusoidalPosition
 from lipformer.modules.residual import ConvexResidual, InvertibleResidual, PostNorm, PreNorm, WeightedResidual
 from lipformer.telemetry.constants import LocalConstants, contraction_rate, inversion_statistics, weight_norms

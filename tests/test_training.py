@@ -287,7 +287,7 @@ def test_matrices_of_a_recurrence_decay():
 
 def test_an_option_that_the_class_lacks_is_named():
     with pytest.raises(UsageError, match=r"norm\.epz: LayerNorm has no such option"):
-        factory({"_target_": "lipformer.modules.norms.LayerNorm", "epz": 1}, "norm")
+        factory({"_target_": "lipformer.modules.normalisations.LayerNorm", "epz": 1}, "norm")
 
 
 def test_a_target_that_does_not_exist_is_named():

@@ -82,9 +82,9 @@ def certify(model: nn.Module, p: Norm | str = "mixed", length: int | None = None
     .. math:: \mathrm{Lip}_p(\text{trunk}) \le \prod_\ell \mathrm{Lip}_p(\ell), \qquad
               \mathrm{Lip}_p(\text{logits}) \le \mathrm{Lip}_p(\text{head})\, \mathrm{Lip}_p(\text{trunk})
 
-    over the residuals of all blocks and the final norm. Embedded tokens are those that enter the first block; to add
-    a position changes no distance. Each layer answers for itself (``lipschitz_bound``), from the weights that its
-    forward pass uses, in float64, with exact norms or such from above. It is the function of eval mode that is
+    over the residuals of all blocks and the final normalisation. Embedded tokens are those that enter the first block;
+    to add a position changes no distance. Each layer answers for itself (``lipschitz_bound``), from the weights that
+    its forward pass uses, in float64, with exact norms or such from above. It is the function of eval mode that is
     certified, also of a model in train mode, which stays in it.
 
     The bounds are those of real arithmetic. A forward pass in float32 adds rounding errors (relative size about 1e-6;
@@ -126,7 +126,7 @@ def certify(model: nn.Module, p: Norm | str = "mixed", length: int | None = None
 
 
 def _rows(places: list[Place], p: Norm, length: int) -> list[Row]:
-    """A row for each layer of the trunk, and below a residual's those of its branch and norm."""
+    """A row for each layer of the trunk, and below a residual's those of its branch and normalisation."""
     rows: list[Row] = []
     bounded = False
     for place in places:

@@ -6,5 +6,9 @@ MOVED: dict[str, str] = {
     "lipformer.training.loggers.no_further_logger": "lipformer.training.loggers.choices.no_further_logger",
     "lipformer.training.loggers.tensorboard_logger": "lipformer.training.loggers.choices.tensorboard_logger",
     "lipformer.training.loggers.wandb_logger": "lipformer.training.loggers.choices.wandb_logger",
+    **{
+        f"lipformer.modules.norms.{name}": f"lipformer.modules.normalisations.{name}"
+        for name in ("LayerNorm", "RMSNorm", "CenterNorm", "ActNorm", "NoNorm")
+    },
 }
 """``_target_`` as earlier versions wrote it -> the same today. Stored runs load by it; a new one is told of it."""

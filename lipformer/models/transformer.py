@@ -158,10 +158,10 @@ class CharTransformer(nn.Module):
         Returns:
             The tokens; the largest number of iterations of a layer; of each sequence the largest entry of
             abs(trunk(x) - y); whether every layer's iteration converged. A small residual is no small error where a
-            norm's scales are small: what rounding lost there on the way forward does not come back.
+            normalisation's scales are small: what rounding lost there on the way forward does not come back.
 
         Raises:
-            RuntimeError: a norm has not been set by a training batch yet.
+            RuntimeError: a normalisation has not been set by a training batch yet.
             TypeError: a layer of the trunk is not invertible.
             ValueError: ``y`` is not features of the trunk's width.
         """
@@ -192,7 +192,7 @@ class CharTransformer(nn.Module):
         total = x.new_zeros(len(x))
         for layer in self._bijections():
             assert isinstance(layer, Invertible)
-            y = layer(x)  # first: in train mode it may set a norm
+            y = layer(x)  # first: in train mode it may set a normalisation
             total = total + layer.log_det(x, **options)
             x = y
         return total

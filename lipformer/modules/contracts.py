@@ -67,7 +67,7 @@ class LipschitzOnBall(Protocol):
 
 @runtime_checkable
 class BoundedOutput(Protocol):
-    """A norm that knows the size of what it returns.
+    """A normalisation that knows the size of what it returns.
 
     A part that lacks it counts as unbounded: a branch behind it that is Lipschitz on a ball only has no finite bound.
     """
@@ -95,9 +95,9 @@ class Contractive(Protocol):
 class Invertible(Protocol):
     """A layer of the trunk, a residual, that can be inverted, or can be where its parts are such.
 
-    Whether it can is up to the instance (its norm, its share of a branch), so ask `inversion_obstacle` rather than
-    ``isinstance``. With a layer that lacks it a model has neither ``invert`` nor ``log_det``, and telemetry measures no
-    inverse of that layer.
+    Whether it can is up to the instance (its normalisation, its share of a branch), so ask `inversion_obstacle` rather
+    than ``isinstance``. With a layer that lacks it a model has neither ``invert`` nor ``log_det``, and telemetry
+    measures no inverse of that layer.
     """
 
     @abstractmethod
@@ -114,10 +114,10 @@ class Invertible(Protocol):
 
 
 @runtime_checkable
-class InvertibleNorm(Protocol):
-    """A norm with an inverse in closed form.
+class InvertibleNormalisation(Protocol):
+    """A normalisation with an inverse in closed form.
 
-    A norm that lacks it is refused by ``residual=invertible``.
+    A normalisation that lacks it is refused by ``residual=invertible``.
 
     References: Kingma, Dhariwal 2018 (Glow), arXiv 1807.03039, sec. 3.1.
     """
@@ -207,9 +207,9 @@ def lipschitz_bound(part: object, p: Norm = 2, length: int | None = None) -> Flo
     return torch.tensor(math.inf, dtype=torch.float64)
 
 
-def output_radius(norm: object) -> Float[Tensor, ""]:
-    """The radius that a norm states (:class:`BoundedOutput`), infinity where it states none."""
-    return norm.output_radius() if isinstance(norm, BoundedOutput) else torch.tensor(math.inf, dtype=torch.float64)
+def output_radius(layer: object) -> Float[Tensor, ""]:
+    """The radius that a normalisation states (:class:`BoundedOutput`), infinity where it states none."""
+    return layer.output_radius() if isinstance(layer, BoundedOutput) else torch.tensor(math.inf, dtype=torch.float64)
 
 
 def inversion_obstacle(layer: object) -> str:
@@ -258,9 +258,9 @@ def branch_scale(residual: object) -> float | Tensor:
 
 
 def normalises_output(residual: object) -> bool:
-    """``normalises_output``, whether a residual's output has been through its norm.
+    """``normalises_output``, whether a residual's output has been through its normalisation.
 
-    If one has not, or states nothing, the model puts a norm behind the last block.
+    If one has not, or states nothing, the model puts a normalisation behind the last block.
     """
     return bool(getattr(residual, "normalises_output", False))
 

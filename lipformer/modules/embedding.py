@@ -11,7 +11,8 @@ class TokenEmbedding(nn.Embedding):
     .. math:: x_i = [e_{s_i}, 0, \dots, 0] \in \mathbb R^D, \qquad e_s \in \mathbb R^{\mathrm{round}(filled \cdot D)}
 
     Embedding and position fill the first ``embedding_dim`` channels, and the model leaves the others blank: there a
-    contractive branch writes undisturbed, and an :class:`~lipformer.modules.norms.ActNorm` amplifies what it wrote.
+    contractive branch writes undisturbed, and an :class:`~lipformer.modules.normalisations.ActNorm` amplifies what it
+    wrote.
 
     Shape: ``(B, N) -> (B, N, embedding_dim)``.
 

@@ -128,7 +128,7 @@ class ContractiveFeedForward(FeedForward):
 
 
 class NoFeedForward(nn.Module):
-    """No token-wise branch: zero, so that the residual around it is the identity up to its norm.
+    """No token-wise branch: zero, so that the residual around it is the identity up to its normalisation.
 
     Args:
         width: features of a token, D.

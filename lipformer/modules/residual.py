@@ -1,4 +1,4 @@
-"""How a branch joins the skip connection, and where the norm stands."""
+"""How a branch joins the skip connection, and where the normalisation stands."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,13 @@ from torch import Tensor, nn
 
 from lipformer.functional.spectral import Norm
 from lipformer.modules.contexts import constant_weights
-from lipformer.modules.contracts import Contractive, InvertibleNorm, LipschitzOnBall, lipschitz_bound, output_radius
+from lipformer.modules.contracts import (
+    Contractive,
+    InvertibleNormalisation,
+    LipschitzOnBall,
+    lipschitz_bound,
+    output_radius,
+)
 from lipformer.modules.fixed_point import Solution, solve
 from lipformer.modules.log_det import log_det
 from lipformer.options.parts import LayeredResidualOptions
@@ -18,16 +24,16 @@ from lipformer.theorems.compose import compose, convex, residual
 
 
 class Residual(nn.Module):
-    """A branch f and a norm; the kinds below say how they and the skip connection meet.
+    """A branch f and a normalisation; the kinds below say how they and the skip connection meet.
 
     Args:
         branch: f, ``(B, N, D) -> (B, N, D)``.
-        norm: makes the norm of a given width.
+        norm: makes the normalisation of a given width.
         width: features of a token, D.
     """
 
     normalises_output = True
-    """Whether the output has been through the norm; if not, the model puts one behind the last block."""
+    """Whether the output has been through the normalisation; if not, the model puts one behind the last block."""
     caveat = ""
     branch_scale: float | Tensor = 1.0
     """What the branch is multiplied by where it meets the skip connection, over what that is multiplied by."""
@@ -39,7 +45,7 @@ class Residual(nn.Module):
 
 
 class PostNorm(Residual):
-    r"""The norm after the sum, as in the original Transformer and in Kim et al. 2021.
+    r"""The normalisation after the sum, as in the original Transformer and in Kim et al. 2021.
 
     .. math:: y = \mathrm{norm}(x + f(x))
 
@@ -58,7 +64,7 @@ class PostNorm(Residual):
 
 
 class PreNorm(Residual):
-    r"""The norm inside the branch; the skip stays untouched from end to end.
+    r"""The normalisation inside the branch; the skip stays untouched from end to end.
 
     .. math:: y = x + f(\mathrm{norm}(x))
 
@@ -74,7 +80,7 @@ class PreNorm(Residual):
         return x + self.branch(self.norm(x))
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
-        """1 + Lip(f) Lip(norm), f on the ball that the norm maps into where it is not Lipschitz everywhere."""
+        """1 + Lip(f) Lip(norm), f on the ball that the normalisation maps into where it is not Lipschitz everywhere."""
         branch = lipschitz_bound(self.branch, p, length)
         if branch.isinf() and isinstance(self.branch, LipschitzOnBall):
             radius = output_radius(self.norm)
@@ -84,14 +90,14 @@ class PreNorm(Residual):
 
 
 class InvertibleResidual(PostNorm):
-    r"""A contractive branch on the skip connection, then an invertible norm: a bijection.
+    r"""A contractive branch on the skip connection, then an invertible normalisation: a bijection.
 
     .. math:: y = \mathrm{norm}(x + f(x)), \qquad \mathrm{Lip} f < 1
 
     Arguments as for :class:`Residual`.
 
     Raises:
-        ValueError: the branch states no contraction, or the norm cannot be inverted.
+        ValueError: the branch states no contraction, or the normalisation cannot be inverted.
 
     References: Behrmann et al. 2019 (i-ResNet), arXiv 1811.00995, Theorem 1.
     """
@@ -109,10 +115,10 @@ class InvertibleResidual(PostNorm):
                 "attention=contractive_l2, contractive_l2_decoupled or contractive_l2_blocks and "
                 "feedforward=contractive or none"
             )
-        if not isinstance(self.norm, InvertibleNorm):
+        if not isinstance(self.norm, InvertibleNormalisation):
             return (
-                f"an invertible residual needs an invertible norm, which {type(self.norm).__name__} is not: take "
-                "norm=act_norm or none"
+                f"an invertible residual needs an invertible normalisation, which {type(self.norm).__name__} is not: "
+                "take norm=act_norm or none"
             )
         return ""
 
@@ -135,20 +141,20 @@ class InvertibleResidual(PostNorm):
         """
         return log_det(self.branch, x, **options) + self._invertible_norm().log_det(x)
 
-    def _invertible_norm(self) -> InvertibleNorm:
-        if not isinstance(self.norm, InvertibleNorm):  # replaced since the residual was built
+    def _invertible_norm(self) -> InvertibleNormalisation:
+        if not isinstance(self.norm, InvertibleNormalisation):  # replaced since the residual was built
             raise TypeError(self.inversion_obstacle())
         return self.norm
 
 
 class WeightedResidual(Residual):
-    r"""A branch with a learned weight for each channel, small at first, then the norm.
+    r"""A branch with a learned weight for each channel, small at first, then the normalisation.
 
     .. math:: y = \mathrm{norm}(x + \alpha \odot f(x)), \qquad \alpha = 1/L \text{ at first}
 
     Args:
         branch: f, ``(B, N, D) -> (B, N, D)``.
-        norm: makes the norm of a given width.
+        norm: makes the normalisation of a given width.
         width: features of a token, D.
         layers: as in :class:`~lipformer.options.parts.LayeredResidualOptions`.
 
@@ -179,15 +185,16 @@ class WeightedResidual(Residual):
 
 
 class ConvexResidual(Residual):
-    r"""A learned mean of the skip connection and the branch, then the norm.
+    r"""A learned mean of the skip connection and the branch, then the normalisation.
 
     .. math:: y = \mathrm{norm}((1 - a)\, x + a f(x)), \qquad a \in (0, 1),\quad a = 1/(2L) \text{ at first}
 
-    Its constant is 1 where those of f and of the norm are, so a trunk of such blocks does not amplify with depth.
+    Its constant is 1 where those of f and of the normalisation are, so a trunk of such blocks does not amplify with
+    depth.
 
     Args:
         branch: f, ``(B, N, D) -> (B, N, D)``.
-        norm: makes the norm of a given width.
+        norm: makes the normalisation of a given width.
         width: features of a token, D.
         layers: as in :class:`~lipformer.options.parts.LayeredResidualOptions`.
 

@@ -102,7 +102,7 @@ def _trunk(blocks: nn.Module) -> Iterator[Place]:
         children = children_of(module)
         yield Place(name, module, "residual" if "branch" in children else "layer")
         roles = INSIDE if "branch" in children else {}
-        for child in sorted(children, key=[*roles, *children].index):  # the branch, the norm, and what else there is
+        for child in sorted(children, key=[*roles, *children].index):  # branch, normalisation, others
             yield Place(f"{name}.{child}", children[child], roles.get(child, "part"))
 
 

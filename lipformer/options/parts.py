@@ -1,4 +1,4 @@
-"""Options of the other parts of the model: norms, residuals, embeddings, feed-forwards."""
+"""Options of the other parts of the model: normalisations, residuals, embeddings, feed-forwards."""
 
 from dataclasses import dataclass
 

@@ -17,7 +17,7 @@ from lipformer.bounds.empirical import ascend, steepest_token
 from lipformer.config import EvaluateConfig
 from lipformer.figures import norm_constants
 from lipformer.functional.spectral import Norm
-from lipformer.modules.norms import LayerNorm
+from lipformer.modules.normalisations import LayerNorm
 from lipformer.options.study import LayerNormOptions
 from lipformer.studies.claims import Claim
 from lipformer.studies.claims_page import publish_claims

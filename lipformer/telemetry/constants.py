@@ -11,7 +11,7 @@ from lipformer.bounds.empirical import model_constants
 from lipformer.functional import spectral
 from lipformer.functional.spectral import Norm
 from lipformer.modules.contexts import constant_weights, eval_mode
-from lipformer.modules.contracts import Invertible, InvertibleNorm, NamesItsMaps
+from lipformer.modules.contracts import Invertible, InvertibleNormalisation, NamesItsMaps
 from lipformer.modules.fixed_point import NotConvergedWarning
 from lipformer.modules.walk import TRUNK_ROLES, Passage
 from lipformer.runs.metric_names import TRUNK
@@ -91,7 +91,7 @@ def inversion_statistics(model: nn.Module, passed: Mapping[str, Passage]) -> dic
             if passage.place.role not in TRUNK_ROLES or not isinstance(layer, Invertible) or layer.inversion_obstacle():
                 continue
             parts = dict(layer.named_children())
-            if "branch" in parts and isinstance(norm := parts.get("norm"), InvertibleNorm):
+            if "branch" in parts and isinstance(norm := parts.get("norm"), InvertibleNormalisation):
                 with constant_weights(parts["branch"]):
                     found[f"{name}/contraction_rate"] = contraction_rate(parts["branch"], norm.invert(y))
             solution = layer.invert(y, max_iterations=MOST_ITERATIONS)

@@ -14,7 +14,7 @@ from lipformer.theorems.l2 import (
     tied_l2_bound_mixed,
 )
 from lipformer.theorems.l2_head import head_constant, local_mass, mean_distance, phi_inverse, row_distance
-from lipformer.theorems.norms import (
+from lipformer.theorems.normalisations import (
     act_norm_bound,
     center_norm_bound,
     layer_norm_bound,

@@ -127,9 +127,9 @@ class ActNorm(nn.Module):
 
     The first batch seen in train mode sets scale and shift so that each feature has zero mean and unit variance over
     its tokens, padding among them (of all ranks, where training is distributed); never in eval mode, and never again:
-    ``initialised`` is in the state dict. A batch that is not finite sets nothing. Unlike the other norms it is linear
-    and a bijection, and it amplifies a feature that is small throughout, such as a contractive branch's output in a
-    channel that is otherwise blank.
+    ``initialised`` is in the state dict. A batch that is not finite sets nothing. Unlike the other normalisations it is
+    linear and a bijection, and it amplifies a feature that is small throughout, such as a contractive branch's output
+    in a channel that is otherwise blank.
 
     Shape: ``(B, N, D) -> (B, N, D)``.
 

@@ -9,7 +9,7 @@ import torch
 from programs import train, write_text
 
 from lipformer.modules.attention import ContractiveL2BlocksAttention
-from lipformer.modules.norms import ActNorm, CenterNorm, LayerNorm, NoNorm, RMSNorm
+from lipformer.modules.normalisations import ActNorm, CenterNorm, LayerNorm, NoNorm, RMSNorm
 from lipformer.modules.residual import InvertibleResidual
 
 F64 = torch.float64
