@@ -19,7 +19,7 @@ from PIL import Image
 from lipformer.figures import certified_share, compare_runs, draw_run
 from lipformer.figures.axes import Horizontal, horizontal_axis
 from lipformer.figures.lines import INFINITY
-from lipformer.figures.panels import trunk_of_a_run
+from lipformer.figures.panels import bounds_of_a_run
 from lipformer.figures.style import (
     COLUMN,
     LOOKS,
@@ -33,6 +33,7 @@ from lipformer.figures.style import (
     save,
 )
 from lipformer.runs.folder import Outcome
+from lipformer.runs.quantities import find_quantity
 from lipformer.runs.record import RunRecord, Series, read_record
 
 # Machado, Oliveira and Fernandes (2009), severity 1: what a reader without one kind of cones sees, in linear RGB.
@@ -303,7 +304,7 @@ def test_one_constant_below_infinity_has_ticks_around_it(value, place):
     tokens = np.array([1e3 * place])
     trunk = {"measured": Series(tokens, tokens, np.array([value])), "2": Series(tokens, tokens, np.array([math.inf]))}
     axes = Figure(layout="constrained").add_subplot()
-    trunk_of_a_run(axes, trunk, Horizontal("tokens", 1.0, True, 1e3))
+    bounds_of_a_run(axes, trunk, find_quantity("local_lipschitz"), Horizontal("tokens", 1.0, True, 1e3))
     low, high = axes.get_ylim()
     ticks = [tick for tick in axes.yaxis.get_majorticklocs() if low <= tick <= high]
     assert 3 <= len(ticks) <= 6

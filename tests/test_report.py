@@ -18,13 +18,15 @@ from run_folders import LINES, residuals, two_runs, write_run
 
 from lipformer.errors import LipformerError, UsageError
 from lipformer.report import write_report
-from lipformer.report.charts import CHARTS, draw_charts, plain
-from lipformer.report.heat_maps import HEAT_MAPS, draw_heat_maps
+from lipformer.report.charts import charted, draw_charts, plain
+from lipformer.report.heat_maps import draw_heat_maps
 from lipformer.report.tables import Cell, certificate_table, facts, fixed, runs_table, short, whole
 from lipformer.report.text import visible
 from lipformer.report.thinning import bucket_columns, thin
+from lipformer.runs.quantities import CATALOGUE
 from lipformer.runs.record import RunRecord, Series, read_record
 from lipformer.studies.report import ReportStudy, printed
+from lipformer.tasks import LANGUAGE
 
 VOID = {"meta", "link", "img", "br", "hr", "input", "line", "wbr"}
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&<!--"
@@ -121,13 +123,14 @@ def test_bokeh_is_in_it_once_without_what_is_not_used(pair):
 
 def test_page_shows_each_section(pair):
     page, _, _ = pair
-    for chart in CHARTS:
-        assert chart.title in page.words
-        assert any(attributes.get("id") == f"chart-{chart.key}" for _, attributes in page.elements)
-    for heat_map in HEAT_MAPS:
-        assert heat_map.title in page.words
-        for run in (0, 1):
-            assert any(attributes.get("id") == f"heat-{heat_map.key}-{run}" for _, attributes in page.elements)
+    ids = {attributes.get("id") for _, attributes in page.elements}
+    for key, quantity, chart in charted([LANGUAGE]):
+        assert (chart.title or quantity.title) in page.words
+        assert f"chart-{key}" in ids
+    for quantity in CATALOGUE:
+        if quantity.heat_map is not None:
+            assert quantity.title in page.words
+            assert {f"heat-{quantity.name}-{run}" for run in (0, 1)} <= ids
     for line in LINES:
         assert page.text.count(line) == 2
     assert "1 finished, 1 diverged" in page.words
@@ -260,7 +263,7 @@ def test_curves_hold_the_values_at_their_steps(pair):
     np.testing.assert_allclose(pale["values"], gains.max(0), rtol=1e-4)
     scales = {key: chart["log"] for key, chart in charts.items()}
     assert scales["gradient_norm"]
-    assert scales["lipschitz"]
+    assert scales["local_lipschitz"]
     assert not scales["val"]
     assert not scales["lr"]
 

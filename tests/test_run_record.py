@@ -10,6 +10,7 @@ import pytest
 
 from lipformer.errors import UsageError
 from lipformer.runs.folder import Outcome
+from lipformer.runs.quantity import Quantity
 from lipformer.runs.readings import layer_series
 from lipformer.runs.record import find_runs, name_runs, read_record
 
@@ -146,9 +147,9 @@ def test_layers_come_in_the_order_of_the_model(tmp_path):
     others = ["stability/trunk/xx", "certificate/trunk/x", "train/x", "stability/x"]
     csv = f"epoch,step,{','.join(names + others)}\n0,1{',1.0' * len(names + others)}\n"
     record = read_record(make(tmp_path / "run", csv))
-    assert list(layer_series(record, "x")) == layers
-    assert list(layer_series(record, "x", "certificate")) == ["trunk"]
-    assert layer_series(record, "nothing") == {}
+    assert list(layer_series(record, Quantity("x", ""))) == layers
+    assert list(layer_series(record, Quantity("x", "", group="certificate"))) == ["trunk"]
+    assert layer_series(record, Quantity("nothing", "")) == {}
 
 
 def test_names_are_short_and_no_two_the_same(tmp_path):
@@ -214,7 +215,7 @@ def test_a_broken_row_in_the_middle_is_left_out(tmp_path, line):
 def test_a_block_that_has_no_number_has_a_place(tmp_path, number):
     csv = f"step,a/blocks.1/x,a/blocks.{number}/x\n0,1.0,1.0\n"
     record = read_record(make(tmp_path / "run", csv))
-    assert list(layer_series(record, "x", "a")) == [f"blocks.{number}", "blocks.1"]
+    assert list(layer_series(record, Quantity("x", "", group="a"))) == [f"blocks.{number}", "blocks.1"]
 
 
 def test_a_folder_that_may_not_be_read_is_not_found(tmp_path, monkeypatch):

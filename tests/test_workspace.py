@@ -93,7 +93,7 @@ def test_every_curve_finds_its_metrics_in_a_run(spec, monkeypatch, tmp_path):
 
 def test_a_regex_takes_one_quantity_of_all_layers(spec):
     configs = {panel["config"]["chartTitle"]: panel["config"] for panel in sections_of(spec)["Attention"]}
-    of = re.compile(configs["Entropy as a share of log n, by layer"]["metricRegex"])
+    of = re.compile(configs["Attention entropy, by layer"]["metricRegex"])
     assert of.search("stability/blocks.11.attention.branch/entropy_share")
     assert not of.search("stability/blocks.11.attention.branch/entropy_share_lowest_head")
     assert not of.search("val/entropy_share")

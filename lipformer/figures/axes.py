@@ -10,6 +10,7 @@ import numpy as np
 
 from lipformer.figures.quantities import finite, infinite
 from lipformer.figures.style import log_ticks
+from lipformer.runs.quantity import Scale
 from lipformer.runs.record import RunRecord, Series
 
 if TYPE_CHECKING:
@@ -65,14 +66,17 @@ def horizontal_axis(records: Sequence[RunRecord]) -> Horizontal:
     return Horizontal(f"{label} ({name})" if name else label, unit, tokens, end / unit or 1.0)
 
 
-def scale(axes: "Axes", values: Sequence[np.ndarray], always_log: bool = False) -> None:
-    """Make the vertical axis logarithmic where the values span much of it.
+def set_scale(axes: "Axes", values: Sequence[np.ndarray], scale: Scale) -> None:
+    """Make the vertical axis logarithmic where it is to be, or where the values span much of it.
 
     Args:
-        axes: in which they are drawn.
+        axes: in which the values are drawn.
         values: of the lines.
-        always_log: however little they span; infinities among them are then drawn along the upper edge.
+        scale: of the axis; with ``log`` there is room above for the line along which infinities are drawn.
     """
+    if scale == "linear":
+        return
+    always_log = scale == "log"
     every = np.concatenate(values or [np.ones(1)])
     known = every[np.isfinite(finite(every))]
     positive = known[known > 0]

@@ -4,30 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from lipformer.figures.axes import Horizontal, horizontal_axis, scale
+from lipformer.figures.axes import Horizontal, horizontal_axis, set_scale
 from lipformer.figures.grid import Panel, grid, with_legend
 from lipformer.figures.learning import learning_panels
 from lipformer.figures.lines import draw_lines
 from lipformer.figures.maps import maps_of_runs
-from lipformer.figures.panels import trunk_of_runs
-from lipformer.figures.quantities import (
-    ENTROPY,
-    GAIN,
-    GRADIENT,
-    RANGE,
-    UPDATE,
-    gradient_norms,
-    least_gain,
-    mean_entropy,
-    output_ranges,
-    reduced,
-    trunk_constants,
-    update_ratios,
-)
+from lipformer.figures.panels import bounds_of_runs
+from lipformer.figures.quantities import bounds, compared, drawings
 from lipformer.figures.style import paper_style, save
-from lipformer.runs.record import RunRecord, Series, name_runs
+from lipformer.runs.quantity import Drawing, Quantity
+from lipformer.runs.record import RunRecord, name_runs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,28 +46,25 @@ def compare_runs(records: Sequence[RunRecord], folder: Path) -> list[Path]:
 
 
 def _panels(records: Sequence[RunRecord], horizontal: Horizontal) -> list[Panel]:
-    """Return a panel for each quantity that some run has, each a line a run."""
+    """Return a panel for each quantity that some run has, each a line a run; of bounds it is several lines a run."""
+    return [
+        panel
+        for quantity, drawing in drawings()
+        if (panel := _panel(records, quantity, drawing, horizontal)) is not None
+    ]
 
-    def panel(title: str, label: str, lines: Sequence[Series | None]) -> Panel:
-        def draw(axes: "Axes") -> None:
-            draw_lines(axes, lines, horizontal)
-            scale(axes, [one.values for one in lines if one is not None])
-            axes.set_ylabel(label)
 
-        return Panel(title, draw)
+def _panel(records: Sequence[RunRecord], quantity: Quantity, drawing: Drawing, horizontal: Horizontal) -> Panel | None:
+    """Return the panel of one quantity; None where no run has it."""
+    if drawing.kind == "bounds":
+        trunks = [bounds(record, quantity) for record in records]
+        draw = Panel(drawing.compared, lambda axes: bounds_of_runs(axes, trunks, quantity, horizontal))
+        return draw if any(trunks) else None
+    lines = [compared(record, quantity, drawing) for record in records]
 
-    panels = []
-    candidates = (
-        ("attention entropy, mean of the layers", ENTROPY, [mean_entropy(r) for r in records]),
-        ("range of a block's output, largest", RANGE, [reduced(output_ranges(r), np.nanmax) for r in records]),
-        ("gradient, before clipping", GRADIENT, [gradient_norms(r).get("before clipping") for r in records]),
-        ("update of all parameters", UPDATE, [update_ratios(r).get("total") for r in records]),
-        ("branches, least gain", GAIN, [least_gain(r) for r in records]),
-    )
-    for title, label, lines in candidates:
-        if any(line is not None for line in lines):
-            panels.append(panel(title, label, lines))
-    trunks = [trunk_constants(record) for record in records]
-    if any(trunks):
-        panels.insert(2, Panel("trunk", lambda axes: trunk_of_runs(axes, trunks, horizontal)))
-    return panels
+    def draw_all(axes: "Axes") -> None:
+        draw_lines(axes, lines, horizontal)
+        set_scale(axes, [one.values for one in lines if one is not None], quantity.scale)
+        axes.set_ylabel(quantity.axis_label)
+
+    return Panel(drawing.compared, draw_all) if any(line is not None for line in lines) else None

@@ -1,13 +1,15 @@
 """Maps: layers by tokens, a colour for each value."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from lipformer.figures.axes import Horizontal, color_limits, few
-from lipformer.figures.quantities import ENTROPY, GAIN, branch_gains, entropies, finite, output_ranges
+from lipformer.figures.quantities import block_families, drawings, finite
 from lipformer.figures.style import PAGE, letters, log_ticks
+from lipformer.runs.quantity import Drawing, Quantity
 from lipformer.runs.record import RunRecord, Series
 
 if TYPE_CHECKING:
@@ -16,57 +18,79 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def entropy_map(axes: "Axes", layers: dict[str, Series], horizontal: Horizontal) -> None:
-    """Draw the entropy of each block's attention, with a bar of its colours."""
-    from matplotlib.colors import Normalize
-
-    mesh = draw_map(axes, layers, horizontal, Normalize(0, 1))
+def map_of_a_run(axes: "Axes", layers: dict[str, Series], quantity: Quantity, horizontal: Horizontal) -> None:
+    """Draw a quantity of each block, with a bar of its colours."""
+    values = [series.values for series in layers.values()]
+    mesh = draw_map(axes, layers, horizontal, _color_scale(quantity, values))
     bar = axes.figure.colorbar(mesh, ax=axes, pad=0.02, aspect=14)
-    bar.set_label(ENTROPY)
+    bar.set_label(quantity.axis_label)
     bar.outline.set_visible(False)
+    if quantity.limits is None:
+        log_ticks(bar.ax.yaxis, *color_limits(values))
     axes.set_ylabel("block")
 
 
 def maps_of_runs(records: Sequence[RunRecord], names: Sequence[str], horizontal: Horizontal) -> "Figure | None":
     """Draw a row of maps for each run that has some, in colours of the same scale down a column."""
-    from matplotlib.colors import LogNorm, Normalize
     from matplotlib.figure import Figure
 
-    quantities: list[tuple[str, list[dict[str, Series]]]] = [
-        (ENTROPY, [entropies(record) for record in records]),
-        ("range of the blocks' outputs", [output_ranges(record) for record in records]),
-        (f"{GAIN}, attention", [branch_gains(record, "attention") for record in records]),
-    ]
-    quantities = [quantity for quantity in quantities if any(quantity[1])]
-    rows = [i for i in range(len(records)) if any(layers[i] for _, layers in quantities)]
+    found = [_column(records, quantity, drawing) for quantity, drawing in drawings()]
+    columns = [column for column in found if column is not None]
+    rows = [i for i in range(len(records)) if any(column.layers[i] for column in columns)]
     if not rows:
         return None
     figure = Figure(figsize=(PAGE, 0.9 + 1.15 * len(rows)), layout="constrained")
-    grid = figure.subplots(len(rows), len(quantities), sharex=True, squeeze=False)
-    for column, (label, layers) in enumerate(quantities):
-        shared = [one.values for i in rows for one in layers[i].values()]
-        low, high = (0.0, 1.0) if label == ENTROPY else color_limits(shared)
-        scale = Normalize(low, high) if label == ENTROPY else LogNorm(low, high)
-        mesh = None
+    grid = figure.subplots(len(rows), len(columns), sharex=True, squeeze=False)
+    for place, column in enumerate(columns):
+        values = [one.values for i in rows for one in column.layers[i].values()]
+        scale, mesh = _color_scale(column.quantity, values), None
         for row, i in enumerate(rows):
-            axes = grid[row, column]
+            axes = grid[row, place]
             horizontal.limit(axes)
-            if layers[i]:
-                mesh = draw_map(axes, layers[i], horizontal, scale)
+            if column.layers[i]:
+                mesh = draw_map(axes, column.layers[i], horizontal, scale)
             else:
                 axes.set_axis_off()
-            if column == 0:
+            if place == 0:
                 axes.set_ylabel("block")
         assert mesh is not None  # one of the rows has the quantity
-        bar = figure.colorbar(mesh, ax=list(grid[:, column]), location="top", pad=0.02, aspect=24)
-        bar.set_label(f"{letters(column + 1)[-1]} {label}")
+        bar = figure.colorbar(mesh, ax=list(grid[:, place]), location="top", pad=0.02, aspect=24)
+        bar.set_label(f"{letters(place + 1)[-1]} {column.title}")
         bar.outline.set_visible(False)
-        if label != ENTROPY:
-            log_ticks(bar.ax.xaxis, low, high)
-        grid[-1, column].set_xlabel(horizontal.label)
+        if column.quantity.limits is None:
+            log_ticks(bar.ax.xaxis, *color_limits(values))
+        grid[-1, place].set_xlabel(horizontal.label)
     for row, i in enumerate(rows):
         grid[row, 0].set_title(names[i])
     return figure
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column of maps: by run the series of each block."""
+
+    quantity: Quantity
+    title: str
+    layers: list[dict[str, Series]]
+
+
+def _column(records: Sequence[RunRecord], quantity: Quantity, drawing: Drawing) -> _Column | None:
+    """Return the column of a quantity, of its first family where there are several; None where no run has it."""
+    if not drawing.map_title:
+        return None
+    families = [block_families(record, quantity, drawing) for record in records]
+    name = next((name for family in families for name in family), None)
+    if name is None:
+        return None
+    title = f"{drawing.map_title}, {name}" if name else drawing.map_title
+    return _Column(quantity, title, [family.get(name, {}) for family in families])
+
+
+def _color_scale(quantity: Quantity, values: Sequence[np.ndarray]) -> "Normalize":
+    """Return the scale of colours: linear where its ends are known beforehand, else logarithmic."""
+    from matplotlib.colors import LogNorm, Normalize
+
+    return Normalize(*quantity.limits) if quantity.limits is not None else LogNorm(*color_limits(values))
 
 
 def draw_map(axes: "Axes", layers: dict[str, Series], horizontal: Horizontal, scale: "Normalize") -> Any:

@@ -1,25 +1,15 @@
-"""What is drawn of a record: its series by layer, without those that have no number."""
-
-from collections.abc import Callable
-from typing import Any
+"""What the figures draw of a record: the series of a quantity, without those that have no number."""
 
 import numpy as np
 
-from lipformer.runs.readings import layer_series
+from lipformer.runs import quantities
+from lipformer.runs.metric_names import WHOLES
+from lipformer.runs.quantity import Drawing, Quantity
+from lipformer.runs.readings import by_block, kinds_in_blocks, layer_series, over_layers, read_curve, series_of
 from lipformer.runs.record import RunRecord, Series
 
 LARGEST = 1e250
-"""What is drawn at the most; a larger value is drawn as an infinite one."""
-
-ENTROPY = "entropy / log n"
-RANGE = "max − min"
-GAIN = "rms(branch) / rms(skip)"
-GRADIENT = "Euclidean norm"
-UPDATE = "‖update‖ / ‖parameters‖"
-LIPSCHITZ = "Lipschitz constant"
-"""What the quantities are called along an axis."""
-
-TRUNK = "certificate/trunk/"
+"""The largest value that is drawn; a larger one is drawn as an infinite one."""
 
 
 def finite(values: np.ndarray) -> np.ndarray:
@@ -51,88 +41,57 @@ def learning_curves(record: RunRecord) -> dict[str, Series]:
     return found
 
 
-def entropies(record: RunRecord) -> dict[str, Series]:
-    """Return by block the entropy of its attention, as a share of the largest."""
-    return _of_blocks(layer_series(record, "entropy_share"))
+def drawings() -> list[tuple[Quantity, Drawing]]:
+    """Return the quantities that are drawn, in the order of the figures."""
+    return [(quantity, quantity.drawing) for quantity in quantities.CATALOGUE if quantity.drawing is not None]
 
 
-def mean_entropy(record: RunRecord) -> Series | None:
-    """Return the mean over the layers of the entropy, as a share of the largest."""
-    layers = known(layer_series(record, "entropy_share"))
-    total = layers.pop("total", None)
-    return total if total is not None else reduced(layers, np.nanmean)
+def block_families(record: RunRecord, quantity: Quantity, drawing: Drawing) -> dict[str, dict[str, Series]]:
+    """Return by block what there is of a quantity: one family, or of ``branches`` one for each kind of branch.
+
+    Returns:
+        By the name of the family (empty where there is one) and the number of the block.
+    """
+    layers = {layer: one for layer, one in layer_series(record, quantity).items() if layer not in WHOLES}
+    layers = known(layers)
+    if drawing.kind != "branches":
+        return {"": by_block(layers)} if by_block(layers) else {}
+    return {kind: by_block(layers, kind) for kind in kinds_in_blocks(layers)}
 
 
-def output_ranges(record: RunRecord) -> dict[str, Series]:
-    """Return by block the largest entry of its output less the smallest."""
-    highest, lowest = layer_series(record, "output_max"), layer_series(record, "output_min")
-    found = {}
-    for layer, high in highest.items():
-        match layer.split("."):
-            case ["blocks", number] if layer in lowest:
-                low = lowest[layer]
-                _, one, other = np.intersect1d(high.steps, low.steps, return_indices=True)
-                values = finite(high.values)[one] - finite(low.values)[other]
-                found[number] = Series(high.steps[one], high.tokens[one], values)
-    return known(found)
+def curves(record: RunRecord, quantity: Quantity) -> dict[str, Series]:
+    """Return the curves of a quantity's chart by their labels."""
+    assert quantity.chart is not None
+    both = [curve for curve in (quantity.chart.curve, quantity.chart.pale) if curve is not None]
+    found = {curve.label: read_curve(record, quantity, curve) for curve in both}
+    return known({label: series for label, series in found.items() if series is not None})
 
 
-def branch_gains(record: RunRecord, kind: str) -> dict[str, Series]:
-    """Return by block what its ``attention``, or its ``feedforward``, adds to the skip, in units of the skip."""
-    return _of_blocks(layer_series(record, "branch_gain"), kind)
+def bounds(record: RunRecord, quantity: Quantity) -> dict[str, Series]:
+    """Return what was measured, by the label of the chart's curve, and the bounds, by the names of their metrics.
 
-
-def least_gain(record: RunRecord) -> Series | None:
-    """Return the gain of the branch that adds the least."""
-    return reduced(known(layer_series(record, "branch_gain")), np.nanmin)
-
-
-def gradient_norms(record: RunRecord) -> dict[str, Series]:
-    """Return the norm of the whole gradient ``before clipping`` and ``after``."""
-    names = ("stability/total/gradient_norm", "train/gradient_norm")
-    before = next((record.series[name] for name in names if name in record.series), None)
-    after = record.series.get("stability/total/gradient_norm_clipped")
-    return known({k: v for k, v in {"before clipping": before, "after": after}.items() if v is not None})
-
-
-def update_ratios(record: RunRecord) -> dict[str, Series]:
-    """Return by layer, and as ``total``, the norm of an update in units of the norm of the parameters."""
-    return known(layer_series(record, "update_ratio"))
-
-
-def trunk_constants(record: RunRecord) -> dict[str, Series]:
-    """Return the trunk's certificates by norm and what was ``measured``; nothing where all of it is infinite."""
-    measured = layer_series(record, "local_lipschitz").get("trunk")
-    found = {} if measured is None else {"measured": measured}
-    found |= {name.rpartition("/")[2]: series for name, series in record.series.items() if name.startswith(TRUNK)}
+    Nothing where all of it is infinite.
+    """
+    assert quantity.chart is not None
+    assert quantity.chart.pale is not None
+    measured, bound = quantity.chart.curve, quantity.chart.pale
+    series = read_curve(record, quantity, measured)
+    found = {} if series is None else {measured.label: series}
+    found |= series_of(record, quantities.find_quantity(bound.quantity), bound.layer)
     found = {name: series for name, series in found.items() if not np.isnan(series.values).all()}
     return found if known(found) else {}
 
 
-def reduced(layers: dict[str, Series], reduce: Callable[..., Any]) -> Series | None:
-    """Return one value for each step at which all layers have one.
-
-    Args:
-        layers: to be made one.
-        reduce: of (layers, rows), along an axis, nan left out.
-    """
-    if not layers:
-        return None
-    first, *others = layers.values()
-    steps = first.steps
-    for series in others:
-        steps = np.intersect1d(steps, series.steps)
-    values = np.stack([finite(series.values)[np.searchsorted(series.steps, steps)] for series in layers.values()])
-    some = np.isfinite(values).any(0)
-    place = np.searchsorted(first.steps, steps[some])
-    return Series(first.steps[place], first.tokens[place], reduce(values[:, some], 0)) if some.any() else None
+def compared(record: RunRecord, quantity: Quantity, drawing: Drawing) -> Series | None:
+    """Return the one line that stands for a run beside others; values that cannot be drawn are left out."""
+    if drawing.kind in ("map", "blocks", "branches"):
+        families = block_families(record, quantity, drawing).values()
+        return over_layers([_only_finite(one) for family in families for one in family.values()], drawing.reduction)
+    assert quantity.chart is not None
+    return curves(record, quantity).get(quantity.chart.curve.label)
 
 
-def _of_blocks(layers: dict[str, Series], kind: str | None = None) -> dict[str, Series]:
-    """Return the series of blocks by the block's number; of the residuals named `kind` alone where it is given."""
-    found = {}
-    for layer, series in known(layers).items():
-        match layer.split("."):
-            case ["blocks", number, *rest] if kind is None or rest == [kind]:
-                found[number] = series
-    return found
+def _only_finite(series: Series) -> Series:
+    """Leave out the rows whose value cannot be drawn."""
+    rows = np.isfinite(finite(series.values))
+    return Series(series.steps[rows], series.tokens[rows], series.values[rows])

@@ -1,35 +1,30 @@
 """The figures of one run: how it learned, and how stable it was."""
 
+from collections.abc import Callable
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 from lipformer.figures.axes import Horizontal, horizontal_axis
 from lipformer.figures.grid import Panel, grid
 from lipformer.figures.learning import learning_of_a_run
-from lipformer.figures.maps import entropy_map
-from lipformer.figures.panels import by_depth, gradient_of_a_run, trunk_of_a_run, updates_of_a_run
-from lipformer.figures.quantities import (
-    GAIN,
-    RANGE,
-    branch_gains,
-    entropies,
-    gradient_norms,
-    learning_curves,
-    output_ranges,
-    trunk_constants,
-    update_ratios,
-)
+from lipformer.figures.maps import map_of_a_run
+from lipformer.figures.panels import bounds_of_a_run, by_depth, curves_of_a_run, spread_of_a_run
+from lipformer.figures.quantities import block_families, bounds, curves, drawings, known, learning_curves
 from lipformer.figures.style import paper_style, save
+from lipformer.runs.quantity import Drawing, Quantity
+from lipformer.runs.readings import layer_series
 from lipformer.runs.record import RunRecord
 
-BRANCHES = ("attention", "feedforward")
+WITH_COLOUR_BAR = ("map", "blocks", "branches")
+"""Kinds of panels that have a colour bar beside them."""
 
 
 def draw_run(record: RunRecord, folder: Path) -> list[Path]:
     """Draw a run: ``learning`` and ``stability``, each as PNG and PDF.
 
     Args:
-        record: of the run; what it has no figures of is not drawn, and infinities and nan are left out.
+        record: of the run; what it has no values of is not drawn, and infinities and nan are left out.
         folder: where to; made if it is not there.
 
     Returns:
@@ -48,23 +43,28 @@ def draw_run(record: RunRecord, folder: Path) -> list[Path]:
 
 def _panels(record: RunRecord, horizontal: Horizontal) -> list[Panel]:
     """Return what there is to draw; panels with a colour bar stand on the left, so that the others are wider."""
-    left, right = [], []
-    layers = entropies(record)
-    if layers:
-        left.append(Panel("attention entropy", lambda axes: entropy_map(axes, layers, horizontal)))
-    ranges = output_ranges(record)
-    if ranges:
-        left.append(Panel("range of a block's output", lambda axes: by_depth(axes, [ranges], horizontal, RANGE)))
-    gains = [branch_gains(record, kind) for kind in BRANCHES]
-    if any(gains):
-        left.append(Panel("branches", lambda axes: by_depth(axes, gains, horizontal, GAIN, BRANCHES)))
-    trunk = trunk_constants(record)
-    if trunk:
-        right.append(Panel("trunk", lambda axes: trunk_of_a_run(axes, trunk, horizontal)))
-    gradients = gradient_norms(record)
-    if gradients:
-        right.append(Panel("gradient", lambda axes: gradient_of_a_run(axes, gradients, horizontal)))
-    updates = update_ratios(record)
-    if updates:
-        right.append(Panel("updates", lambda axes: updates_of_a_run(axes, updates, horizontal)))
+    left: list[Panel] = []
+    right: list[Panel] = []
+    for quantity, drawing in drawings():
+        panel = _panel(record, quantity, drawing, horizontal)
+        if panel is not None:
+            (left if drawing.kind in WITH_COLOUR_BAR else right).append(panel)
     return [panel for row in zip_longest(left, right) for panel in row if panel is not None]
+
+
+def _panel(record: RunRecord, quantity: Quantity, drawing: Drawing, horizontal: Horizontal) -> Panel | None:
+    """Return the panel of one quantity; None where the run has nothing of it that could be drawn."""
+    drawn: Any
+    draw: Callable[..., None]
+    match drawing.kind:
+        case "map":
+            drawn, draw = block_families(record, quantity, drawing).get("", {}), map_of_a_run
+        case "blocks" | "branches":
+            drawn, draw = block_families(record, quantity, drawing), by_depth
+        case "curves":
+            drawn, draw = curves(record, quantity), curves_of_a_run
+        case "bounds":
+            drawn, draw = bounds(record, quantity), bounds_of_a_run
+        case "spread":
+            drawn, draw = known(layer_series(record, quantity)), spread_of_a_run
+    return Panel(drawing.title, lambda axes: draw(axes, drawn, quantity, horizontal)) if drawn else None

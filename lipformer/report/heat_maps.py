@@ -1,9 +1,8 @@
 """The heat maps: layer by step, one a run and quantity, with a scale of colours that all runs share."""
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from bokeh.embed import json_item
@@ -22,7 +21,9 @@ from bokeh.transform import transform
 from lipformer.report.charts import drawable, plain
 from lipformer.report.style import empty_plot, hover
 from lipformer.report.thinning import bucket_columns
-from lipformer.runs.readings import layer_series
+from lipformer.runs import quantities
+from lipformer.runs.quantity import HeatMap, Quantity
+from lipformer.runs.readings import layer_series, shown_layers
 from lipformer.runs.record import RunRecord, Series
 
 COLUMNS = 150
@@ -36,79 +37,6 @@ NAMED = re.compile(r"[\w.\-]+")
 STOPS = 12
 
 
-@dataclass(frozen=True)
-class HeatMap:
-    """A quantity of each layer over the course of training.
-
-    Attributes:
-        key: its name in the page.
-        title: in the reader's words.
-        about: a line under the title.
-        layers: what a run has of it.
-        keep: what a column of several steps shows of them.
-        scale: (lowest, highest) where both are known beforehand.
-    """
-
-    key: str
-    title: str
-    about: str
-    layers: Callable[[RunRecord], dict[str, Series]]
-    keep: Literal["min", "max"]
-    scale: tuple[float, float] | None = None
-
-
-def quantity(name: str, but: str | None = None) -> Callable[[RunRecord], dict[str, Series]]:
-    """Take a quantity of all layers but the total and those whose whole name matches `but`."""
-
-    def take(record: RunRecord) -> dict[str, Series]:
-        layers = layer_series(record, name)
-        left_out = re.compile(rf"total|{but}" if but else "total")
-        return {layer: series for layer, series in layers.items() if not left_out.fullmatch(layer)}
-
-    return take
-
-
-def output_range(record: RunRecord) -> dict[str, Series]:
-    """Largest less smallest entry of each layer's output; of a block, that is its last residual's."""
-    take = [quantity(f"output_{end}", but=r"blocks\.\d+")(record) for end in ("min", "max")]
-    lowest, highest = take
-    ranges = {}
-    for layer, low in lowest.items():
-        high = highest.get(layer)
-        if high is not None and len(high.steps) == len(low.steps):
-            with np.errstate(invalid="ignore", over="ignore"):  # inf - inf, or nearly so
-                ranges[layer] = Series(low.steps, low.tokens, high.values - low.values)
-    return ranges
-
-
-HEAT_MAPS = (
-    HeatMap(
-        "entropy_share",
-        "Attention entropy",
-        "share of the largest possible, mean over rows and heads; 0: each token looks at one, 1: at all alike",
-        quantity("entropy_share"),
-        keep="min",
-        scale=(0.0, 1.0),
-    ),
-    HeatMap("output_range", "Output range", "largest less smallest entry of each layer's output", output_range, "max"),
-    HeatMap(
-        "local_lipschitz",
-        "Local Lipschitz constant",
-        "the largest that was found at a few sentences, a lower bound",
-        quantity("local_lipschitz", but=r".*\.norm"),
-        keep="max",
-    ),
-    HeatMap(
-        "branch_gain",
-        "Branch gain",
-        "size of what the branch adds over that of its skip; near 0 the branch has vanished",
-        quantity("branch_gain"),
-        keep="min",
-    ),
-    HeatMap("gradient_norm", "Gradient norm", "before clipping", quantity("gradient_norm"), keep="max"),
-)
-
-
 def draw_heat_maps(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
     """Draw the heat maps of each quantity that at least one run has.
 
@@ -119,21 +47,25 @@ def draw_heat_maps(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
         ``steps``, ``tokens`` and ``values`` (a list a layer).
     """
     limit = max(10, min(COLUMNS, ALL_CELLS // (50 * len(records))))
-    drawn = [draw_heat_map(heat_map, records, limit) for heat_map in HEAT_MAPS]
+    mapped = [(quantity, quantity.heat_map) for quantity in quantities.CATALOGUE if quantity.heat_map is not None]
+    drawn = [draw_heat_map(quantity, heat_map, records, limit) for quantity, heat_map in mapped]
     return [heat_map for heat_map in drawn if heat_map is not None]
 
 
-def draw_heat_map(heat_map: HeatMap, records: Sequence[RunRecord], limit: int) -> dict[str, Any] | None:
+def draw_heat_map(
+    quantity: Quantity, heat_map: HeatMap, records: Sequence[RunRecord], limit: int
+) -> dict[str, Any] | None:
     """Draw one quantity with at most `limit` columns a run; None where no run has it."""
     runs: list[dict[str, Any]] = []
     every, thinned = [np.zeros(0)], False
     for number, record in enumerate(records):
-        layers = {name: series for name, series in heat_map.layers(record).items() if NAMED.fullmatch(name)}
+        layers = shown_layers(layer_series(record, quantity), heat_map.hidden)
+        layers = {name: series for name, series in layers.items() if NAMED.fullmatch(name)}
         if not layers:
             continue
         steps, tokens, values, stands = _matrix(layers)
         thinned |= len(steps) > limit
-        values, stands, columns = bucket_columns(values, stands, limit, keep=heat_map.keep)
+        values, stands, columns = bucket_columns(values, stands, limit, keep=quantity.worst_end)
         every.append(values.ravel())
         runs.append(
             {
@@ -149,12 +81,12 @@ def draw_heat_map(heat_map: HeatMap, records: Sequence[RunRecord], limit: int) -
         )
     if not runs:
         return None
-    low, high, log = _scale(np.concatenate(every), heat_map.scale)
+    low, high, log = _scale(np.concatenate(every), quantity.limits)
     return {
-        "key": heat_map.key,
-        "title": heat_map.title,
+        "key": quantity.name,
+        "title": quantity.title,
         "about": heat_map.about,
-        "keep": {"min": "smallest", "max": "largest"}[heat_map.keep],
+        "keep": quantity.worst,
         "thinned": thinned,
         "log": log,
         "ticks": (np.geomspace if log else np.linspace)(low, high, 3).tolist(),

@@ -7,10 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from lipformer.report.charts import trunk_certificate
+from lipformer.runs import quantities
 from lipformer.runs.differences import config_differences
 from lipformer.runs.metric_names import (
+    BRANCH,
     CERTIFICATE,
+    LOGITS,
+    NORM,
     PARAMETERS,
     SECONDS,
     STEPS,
@@ -18,8 +21,11 @@ from lipformer.runs.metric_names import (
     TOKENS,
     TOKENS_PER_SECOND,
     TOKENS_SEEN,
+    TRUNK,
+    kind_of,
 )
-from lipformer.runs.readings import layer_series
+from lipformer.runs.quantity import Quantity, Value
+from lipformer.runs.readings import layer_series, read_value
 from lipformer.runs.record import RunRecord, tasks_of
 from lipformer.tasks import Task
 
@@ -127,11 +133,11 @@ def runs_table(records: Sequence[RunRecord], names: Sequence[str]) -> list[Colum
         Column("run", [Cell(name) for name in names]),
         Column("status", [Cell(record.status) for record in records]),
         *(column for task in tasks_of(records) for column in _scores(task, records)),
-        Column("entropy", [short(_last_entropy(record)) for record in records], "share of the largest, at the end"),
-        Column(
-            "certificate", [short(_trunk(record)) for record in records], "Lipschitz constant of the trunk, at most"
+        *(
+            Column(value.title, [short(_read(record, quantity, value)) for record in records], value.about)
+            for quantity in quantities.CATALOGUE
+            if (value := quantity.column) is not None
         ),
-        Column("gradient", [short(_largest_gradient(record)) for record in records], "largest norm, before clipping"),
         Column("steps", [whole(_steps(record)) for record in records]),
         Column("tokens/s", [whole(record.metrics.get(TOKENS_PER_SECOND)) for record in records]),
         *(
@@ -168,15 +174,15 @@ def certificate_table(record: RunRecord, number: int) -> CertificateTable | None
             if isinstance(row, dict)
         ]
         of = f"in the {NORMS.get(str(told.get('p')), told.get('p'))}, up to {told.get('length')} tokens"
-        totals = [(str(name), short(_bound(told.get(name)))) for name in ("trunk", "logits")]
+        totals = [(str(name), short(_bound(told.get(name)))) for name in (TRUNK, LOGITS)]
         return CertificateTable(number, of, rows, totals)
     for p, norm in NORMS.items():
-        logged = layer_series(record, p, group=CERTIFICATE)
+        logged = layer_series(record, Quantity(p, norm, group=CERTIFICATE))
         if logged:
             bounds = {layer: short(float(series.values[-1])) for layer, series in logged.items()}
             step = max(int(series.steps[-1]) for series in logged.values())
-            totals = [(layer, bounds.pop(layer)) for layer in ("trunk", "logits") if layer in bounds]
-            rows = [(layer, "", bound, "", layer.endswith((".branch", ".norm"))) for layer, bound in bounds.items()]
+            totals = [(layer, bounds.pop(layer)) for layer in (TRUNK, LOGITS) if layer in bounds]
+            rows = [(layer, "", bound, "", kind_of(layer) in (BRANCH, NORM)) for layer, bound in bounds.items()]
             return CertificateTable(number, f"in the {norm}, as logged at step {step:,}", rows, totals)
     return None
 
@@ -215,25 +221,8 @@ def _tokens(record: RunRecord) -> Any:
     return record.metrics.get(TOKENS_SEEN, None if logged is None else float(logged.values[-1]))
 
 
-def _last_entropy(record: RunRecord) -> float | None:
-    """The last that is a number: a run that diverged ends in nan."""
-    series = record.series.get("stability/total/entropy_share")
-    if series is None:
-        return None
-    finite = series.values[np.isfinite(series.values)]
-    return float(finite[-1]) if len(finite) else math.nan
-
-
-def _trunk(record: RunRecord) -> Any:
-    if record.certificate is not None:
-        return _bound(record.certificate.get("trunk"))
-    series = trunk_certificate(record)
-    return None if series is None else float(series.values[-1])
-
-
-def _largest_gradient(record: RunRecord) -> float | None:
-    for name in ("stability/total/gradient_norm", "train/gradient_norm"):
-        if name in record.series:
-            values = record.series[name].values
-            return float(np.fmax.reduce(values))  # nan only where all are
-    return None
+def _read(record: RunRecord, quantity: Quantity, value: Value) -> Any:
+    """Read a column's value; a certificate from its own file, where there is one."""
+    if quantity.group == CERTIFICATE and record.certificate is not None:
+        return _bound(record.certificate.get(value.layer))
+    return read_value(record, quantity, value)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 from lipformer.config import EvaluateConfig
 from lipformer.errors import LipformerError, UsageError
 from lipformer.options.study import WorkspaceOptions
-from lipformer.runs.metric_names import TOKENS
+from lipformer.runs.metric_names import TOKENS, TRAIN, VALID, metric_name
+from lipformer.runs.quantities import SECTIONS, by_section, find_quantity
+from lipformer.runs.quantity import REDUCTIONS, Quantity
 from lipformer.system.atomic import replace_text
 from lipformer.tasks import LANGUAGE
 from lipformer.training.loggers.wandb_mode import first_line, has_credentials, no_reports_to_wandb
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 NAME = "lipformer: stability"
+OPEN = ("Optimisation", "Attention")
+"""Sections of quantities that are unfolded at the start."""
 FIGURES = ("learning", "stability")
 """Names of the figures that a run draws of itself."""
 
@@ -88,107 +92,61 @@ def build_workspace(entity: str, project: str) -> "Workspace":
         name=NAME,
         sections=_sections(),
         settings=WorkspaceSettings(x_axis=TOKENS),
-        runset_settings=RunsetSettings(pinned_columns=[f"summary:{LANGUAGE.metric('val')}.min", "summary:status"]),
+        runset_settings=RunsetSettings(pinned_columns=[f"summary:{LANGUAGE.metric(VALID)}.min", "summary:status"]),
     )
 
 
 def _sections() -> "list[Section]":
+    """Return the sections: the objective, the quantities of the catalogue, what the model writes, and the machine."""
     from wandb_workspaces.reports.v2 import BarPlot, MediaBrowser, WeavePanelSummaryTable
     from wandb_workspaces.workspaces import Section
 
-    return [
-        Section(
-            name="Learning",
-            is_open=True,
-            panels=[
-                _lines(LANGUAGE.objective.long.capitalize(), LANGUAGE.metric("val"), LANGUAGE.metric("train")),
-                *(_lines(f"{m.long.capitalize()}, valid", f"val/{m.name}") for m in LANGUAGE.derived),
-                BarPlot(title=f"Best {LANGUAGE.objective.long}, valid", metrics=[f"{LANGUAGE.metric('val')}.min"]),
-            ],
-        ),
-        Section(
-            name="Optimisation",
-            is_open=True,
-            panels=[
-                _lines(
-                    "Norm of the gradient, before and after clipping",
-                    "stability/total/gradient_norm",
-                    "stability/total/gradient_norm_clipped",
-                    log_y=True,
-                ),
-                _layers("Norm of the gradient", "gradient_norm", log_y=True),
-                _layers("Update over parameters", "update_ratio", log_y=True),
-                _layers("Norm of the parameters", "parameter_norm", log_y=True),
-                _lines("Learning rate", "train/lr"),
-                _lines("Penalty of the regularizer", "train/regularizer"),
-            ],
-        ),
-        Section(
-            name="Attention",
-            is_open=True,
-            panels=[
-                _lines(
-                    "Entropy as a share of log n: mean and lowest layer",
-                    "stability/total/entropy_share",
-                    "stability/total/entropy_share_lowest_layer",
-                ),
-                _layers("Entropy as a share of log n", "entropy_share"),
-                _layers("The same of the lowest head", "entropy_share_lowest_head"),
-                _layers("Largest weight", "largest_weight"),
-                _layers("Variance of the logits", "logit_variance", log_y=True),
-                _layers("Norm of the softmax's Jacobian", "softmax_jacobian_norm"),
-                _layers("Frobenius norm of the weights", "weights_frobenius"),
-            ],
-        ),
-        Section(
-            name="Ranges",
-            panels=[
-                _layers("Range of the output over that of the input", "range_ratio", log_y=True),
-                _layers("What a branch adds over what it passes on", "branch_gain", log_y=True),
-                _layers("Largest output", "output_max"),
-                _layers("Standard deviation of the output", "output_std", log_y=True),
-            ],
-        ),
-        Section(
-            name="Lipschitz",
-            panels=[
-                _lines(
-                    "Trunk: constant measured and certified",
-                    regex=r"^(stability/trunk/local_lipschitz|certificate/trunk/.*)$",
-                    log_y=True,
-                ),
-                _layers("Constant measured", "local_lipschitz", log_y=True),
-                _layers("Spectral norm of the weights", "(query|key|value|out|expand|contract)_norm_2", log_y=True),
-                _layers("Inf-norm of the weights", "(query|key|value|out|expand|contract)_norm_inf", log_y=True),
-            ],
-        ),
-        Section(
-            name="Invertibility",
-            panels=[
-                _layers("Rate of contraction of the fixed point", "contraction_rate"),
-                _layers("Error of the inverse", "reconstruction_error", log_y=True),
-            ],
-        ),
-        Section(
-            name="Samples",
-            is_open=True,
-            panels=[
-                WeavePanelSummaryTable(table_name="samples"),
-                MediaBrowser(
-                    title="Figures", media_keys=[f"figures/{name}" for name in FIGURES], num_columns=len(FIGURES)
-                ),
-            ],
-        ),
-        Section(
-            name="System",
-            panels=[
-                _system("CPU, %", "system/cpu"),
-                _system("Memory of the process, MB", "system/proc.memory.rssMB"),
-                _system("GPU, %", "system/gpu.0.gpu"),
-                _system("Memory of the GPU, %", "system/gpu.0.memoryAllocated"),
-            ],
-        ),
+    objective, valid = LANGUAGE.objective.long, LANGUAGE.metric(VALID)
+    learning: list[Any] = [
+        _lines(objective.capitalize(), valid, LANGUAGE.metric(TRAIN)),
+        *(_lines(f"{m.long.capitalize()}, valid", metric_name(VALID, m.name)) for m in LANGUAGE.derived),
+        BarPlot(title=f"Best {objective}, valid", metrics=[f"{valid}.min"]),
     ]
+    samples: list[Any] = [
+        WeavePanelSummaryTable(table_name="samples"),
+        MediaBrowser(title="Figures", media_keys=[f"figures/{name}" for name in FIGURES], num_columns=len(FIGURES)),
+    ]
+    machine: list[Any] = [
+        _system("CPU, %", "system/cpu"),
+        _system("Memory of the process, MB", "system/proc.memory.rssMB"),
+        _system("GPU, %", "system/gpu.0.gpu"),
+        _system("Memory of the GPU, %", "system/gpu.0.memoryAllocated"),
+    ]
+    return [
+        Section(name="Learning", is_open=True, panels=learning),
+        *(Section(name=name, is_open=name in OPEN, panels=_section(name)) for name in SECTIONS),
+        Section(name="Samples", is_open=True, panels=samples),
+        Section(name="System", panels=machine),
+    ]
+
+
+def _section(name: str) -> list[Any]:
+    """Return the panels of the quantities of one section."""
+    return [panel for quantity in by_section() if quantity.section == name for panel in _panels(quantity)]
+
+
+def _panels(quantity: Quantity) -> list[Any]:
+    """Return the panels of a quantity: its chart, where that has two metrics or is of the run, and all its layers."""
+    log_y, chart = quantity.scale != "linear", quantity.chart
+    if not quantity.layers:
+        return [_lines(quantity.title, quantity.metric(None), log_y=log_y)]
+    panels = []
+    if chart is not None and chart.pale is not None and not {chart.curve.layer, chart.pale.layer} & {*REDUCTIONS}:
+        title = f"{chart.title or quantity.title}, {chart.curve.label} and {chart.pale.label}"
+        curves = [(find_quantity(c.quantity or quantity.name), c.layer) for c in (chart.curve, chart.pale)]
+        metrics = [row.metric(layer) for row, layer in curves]
+        if any(row.is_pattern for row, _ in curves):
+            panels.append(_lines(title, regex=f"^({'|'.join(metrics)})$", log_y=log_y))
+        else:
+            panels.append(_lines(title, *metrics, log_y=log_y))
+    title = f"{quantity.title}, by layer"  # the number of layers is the run's affair
+    panels.append(_lines(title, regex=f"^{quantity.group}/.*/{quantity.name}$", log_y=log_y))
+    return panels
 
 
 def _lines(title: str, *metrics: str, regex: str | None = None, log_y: bool = False) -> Any:
@@ -198,11 +156,6 @@ def _lines(title: str, *metrics: str, regex: str | None = None, log_y: bool = Fa
     return LinePlot(
         title=title, x=TOKENS, y=list(metrics), metric_regex=regex, title_x="tokens seen", log_y=log_y or None
     )
-
-
-def _layers(title: str, quantity: str, log_y: bool = False) -> Any:
-    """One curve a layer; the number of layers is the run's affair."""
-    return _lines(f"{title}, by layer", regex=f"^stability/.*/{quantity}$", log_y=log_y)
 
 
 def _system(title: str, metric: str) -> Any:

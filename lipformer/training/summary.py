@@ -7,7 +7,10 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from lipformer.runs import quantities
 from lipformer.runs.folder import local_rank
+from lipformer.runs.metric_names import PARAMETERS, SECONDS, STEPS, TELEMETRY_SECONDS, TOKENS_PER_SECOND, TOKENS_SEEN
+from lipformer.runs.readings import latest_values, to_number
 from lipformer.system.terminal import BAD, STATUS_STYLES, wide_console
 from lipformer.tasks import Task
 from lipformer.training.callbacks.throughput import clock
@@ -37,12 +40,11 @@ def print_summary(
 def summary_table(
     metrics: Mapping[str, Any], latest: Mapping[str, float], task: Task, status: str | None = None
 ) -> Table:
-    """Lay out a run's figures, one a row; of what is missing or no number there is no row.
+    """Lay out a run's results, one a row; what is missing or no number has no row.
 
     Args:
         metrics: flat names as in ``metrics.json``.
-        latest: the last value of each metric of stability, ``stability/<layer>/<quantity>`` and
-            ``certificate/<layer>/<p>``; empty where nothing was watched.
+        latest: the last value of each metric of stability and of each certificate; empty where nothing was watched.
         task: names the metrics.
         status: how the run ended, as `Outcome` has it; no row if None.
     """
@@ -69,14 +71,14 @@ def _reached(metrics: Mapping[str, Any], task: Task, status: str | None) -> list
 
 def _spent(metrics: Mapping[str, Any]) -> list[tuple[str, Text]]:
     rows = []
-    for name in ("steps", "tokens", "parameters"):
+    for name in (STEPS, TOKENS_SEEN, PARAMETERS):
         count = _finite(metrics, name)
         if count is not None:
             rows.append((name, Text(f"{count:,.0f}")))
-    seconds, rate = _finite(metrics, "seconds"), _finite(metrics, "tokens_per_second")
+    seconds, rate = _finite(metrics, SECONDS), _finite(metrics, TOKENS_PER_SECOND)
     if seconds is not None:
         rows.append(("time", Text(f"{clock(seconds)}{'' if rate is None else f'  {rate:,.0f} tokens/s'}")))
-    telemetry = _finite(metrics, "stability/seconds")
+    telemetry = _finite(metrics, TELEMETRY_SECONDS)
     if telemetry is not None and seconds:
         rows.append(("of it telemetry", Text(f"{telemetry / seconds:.1%}  {telemetry:,.1f} s")))
     return rows
@@ -84,50 +86,21 @@ def _spent(metrics: Mapping[str, Any]) -> list[tuple[str, Text]]:
 
 def _stability(latest: Mapping[str, float]) -> list[tuple[str, Text]]:
     rows = []
-    shares = _by_layer(latest, "entropy_share")
-    if shares:
-        layer = min(shares, key=shares.__getitem__)
-        rows.append(("lowest attention entropy", Text(f"{shares[layer]:.1%} of log n  {layer}")))
-    total, norms = _number(latest, "stability/total/gradient_norm"), _by_layer(latest, "gradient_norm")
-    if total is not None:
-        rows.append(("gradient norm", Text(f"{total:.3g}")))
-    if norms:
-        layer = max(norms, key=norms.__getitem__)
-        rows.append(("largest of a layer", Text(f"{norms[layer]:.3g}  {layer}")))
-    for name in latest:
-        match name.split("/"):
-            case ["certificate", "trunk", p]:
-                bound = _number(latest, name)
-                if bound is not None:
-                    style = BAD if math.isinf(bound) else ""
-                    rows.append((f"trunk certificate, {p}", Text(f"{bound:.4g}", style=style)))
-    local = _number(latest, "stability/trunk/local_lipschitz")
-    if local is not None:
-        rows.append(("trunk, measured", Text(f"{local:.4g}")))
+    for quantity in quantities.CATALOGUE:
+        for value in quantity.summary:
+            for title, number, layer in latest_values(latest, quantity, value):
+                if not math.isnan(number):
+                    spelled = f"{value.spelled.format(number)}  {layer}".rstrip()
+                    rows.append((title, Text(spelled, style=BAD if math.isinf(number) else "")))
     return rows
 
 
-def _by_layer(latest: Mapping[str, float], quantity: str) -> dict[str, float]:
-    """Return a quantity of each layer, the total left out."""
-    found = {}
-    for name in latest:
-        match name.split("/"):
-            case ["stability", layer, last] if last == quantity and layer != "total":
-                value = _number(latest, name)
-                if value is not None:
-                    found[layer] = value
-    return found
-
-
 def _number(metrics: Mapping[str, Any], name: str) -> float | None:
-    """Return a metric that is a number, inf too; None for any other."""
-    try:
-        value = float(metrics[name])
-    except (KeyError, TypeError, ValueError):
-        return None
-    return None if math.isnan(value) else value
+    """Return a metric that is a number, which may be infinite; None for any other."""
+    number = to_number(metrics.get(name))
+    return None if number is None or math.isnan(number) else number
 
 
 def _finite(metrics: Mapping[str, Any], name: str) -> float | None:
-    value = _number(metrics, name)
-    return value if value is not None and math.isfinite(value) else None
+    number = _number(metrics, name)
+    return number if number is not None and math.isfinite(number) else None

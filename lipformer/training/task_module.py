@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from lipformer.data.collate import Batch
 from lipformer.errors import DivergedError
-from lipformer.runs.metric_names import TOKENS, TRAIN, metric_name
+from lipformer.runs.metric_names import TOKENS, TRAIN, VALID, metric_name
 from lipformer.tasks import Task
 from lipformer.telemetry.objective import Average
 from lipformer.training.loop_progress import align_loop_progress
@@ -149,7 +149,7 @@ class TaskModule(pl.LightningModule):
         self.log(TOKENS, float(self.tokens_seen))  # the x axis of every row
         self.log(self.task.metric("val"), score)
         for measure in self.task.derived:
-            self.log(f"val/{measure.name}", measure.of(float(score)))
+            self.log(metric_name(VALID, measure.name), measure.of(float(score)))
 
     @property
     def lr(self) -> float:

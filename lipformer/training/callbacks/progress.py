@@ -15,6 +15,8 @@ from rich.table import Column
 from rich.text import Text
 
 from lipformer import tasks
+from lipformer.runs.quantities import by_section
+from lipformer.runs.readings import latest_values
 from lipformer.training.callbacks.throughput import Throughput, describe_rate, describe_time_left, last_step
 from lipformer.training.task_module import TaskModule
 
@@ -202,11 +204,10 @@ def describe_progress(trainer: pl.Trainer, task: tasks.Task) -> list[str]:
             shown.append(f"{name} {score:.3f} {task.objective.unit}")
     if score is not None:
         shown += [f"{measure.of(score):.3f} {measure.unit}" for measure in task.derived]
-    gradient = latest.get("stability/total/gradient_norm", metrics.get("train/gradient_norm"))
-    if gradient is not None:
-        shown.append(f"gradient {float(gradient):.3g}")
-    if "stability/total/entropy_share" in latest:
-        shown.append(f"entropy {latest['stability/total/entropy_share']:.0%}")
+    for quantity in by_section():
+        if (value := quantity.progress) is not None:
+            for title, number, _ in latest_values({**metrics, **latest}, quantity, value):
+                shown.append(f"{title} {value.spelled.format(number)}")
     return shown
 
 

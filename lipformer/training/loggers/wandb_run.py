@@ -14,8 +14,9 @@ from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.loggers.logger import rank_zero_experiment
 from pytorch_lightning.utilities import rank_zero_only
 
+from lipformer.runs import quantities
 from lipformer.runs.folder import Outcome
-from lipformer.runs.metric_names import TOKENS
+from lipformer.runs.metric_names import TOKENS, VALID, metric_name
 from lipformer.system.atomic import replace_text
 from lipformer.tasks import Task, task_of
 from lipformer.training.loggers.wandb_mode import describe_run, first_line, no_reports_to_wandb
@@ -24,15 +25,6 @@ log = logging.getLogger(__name__)
 
 LOCAL_TIMEOUT = 90.0  # seconds for wandb's own process to start, on a busy machine too
 STEP = "trainer/global_step"  # the base class logs it with every metric; wandb's own step counts calls of log
-EXTREMES = {
-    "stability/total/entropy_share": "min",
-    "stability/total/gradient_norm": "max",
-    "train/gradient_norm": "max",
-}
-"""Metrics whose summary is their extreme, the worst of the run; of a task's on valid it is the best.
-
-Of all others it is the last value.
-"""
 
 
 class WandbRunLogger(WandbLogger):
@@ -186,8 +178,17 @@ class WandbRunLogger(WandbLogger):
 
 
 def extremes(task: Task) -> dict[str, str]:
-    """Return the metrics whose summary is not their last value, each with ``min`` or ``max``."""
-    return {**{f"val/{measure.name}": "min" for measure in task.measures}, **EXTREMES}
+    """Return the metrics whose summary is not their last value, each with ``min`` or ``max``.
+
+    Of the task's measures on valid it is the best value of the run, of the catalogue's quantities the worst.
+    """
+    watched = {
+        metric: quantity.worst_end
+        for quantity in quantities.CATALOGUE
+        if quantity.extreme_of is not None
+        for metric in quantity.metrics(quantity.extreme_of)
+    }
+    return {**{metric_name(VALID, measure.name): "min" for measure in task.measures}, **watched}
 
 
 def earlier_run_id(resume: str | None) -> str | None:
