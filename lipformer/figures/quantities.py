@@ -5,21 +5,26 @@ import numpy as np
 from lipformer.runs import quantities
 from lipformer.runs.metric_names import WHOLES
 from lipformer.runs.quantity import Drawing, Quantity
-from lipformer.runs.readings import by_block, kinds_in_blocks, layer_series, over_layers, read_curve, series_of
+from lipformer.runs.readings import (
+    LARGEST_DRAWN,
+    by_block,
+    kinds_in_blocks,
+    layer_series,
+    over_layers,
+    read_curve,
+    series_of,
+)
 from lipformer.runs.record import RunRecord, Series
-
-LARGEST = 1e250
-"""The largest value that is drawn; a larger one is drawn as an infinite one."""
 
 
 def finite(values: np.ndarray) -> np.ndarray:
     """Replace by nan, which is not drawn, what is no number or too large for an axis with margins."""
-    return np.where(np.abs(values) < LARGEST, values, np.nan)
+    return np.where(np.abs(values) < LARGEST_DRAWN, values, np.nan)
 
 
 def infinite(values: np.ndarray) -> np.ndarray:
     """Return where a value is infinite, or too large to be drawn as another."""
-    return values >= LARGEST
+    return values >= LARGEST_DRAWN
 
 
 def has_numbers(series: Series) -> bool:

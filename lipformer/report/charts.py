@@ -12,7 +12,7 @@ from lipformer.report.thinning import thin
 from lipformer.runs.metric_names import TRAIN, VALID
 from lipformer.runs.quantities import by_section
 from lipformer.runs.quantity import Chart, Curve, Quantity, Scale
-from lipformer.runs.readings import read_curve
+from lipformer.runs.readings import drawable, read_curve
 from lipformer.runs.record import RunRecord, tasks_of
 from lipformer.tasks import Task
 
@@ -21,8 +21,6 @@ POINTS = 1_000
 """Of a curve at most."""
 ALL_POINTS = 250_000
 """Of a page at most; more runs have fewer points each."""
-LARGEST = 1e250
-"""What is drawn at the most, as in the figures."""
 DECADES = 1.3
 """A quantity that spans more has a logarithmic axis."""
 
@@ -130,11 +128,6 @@ def plain(value: float) -> float | str:
     """A number for JSON, which has neither infinity nor nan, in the digits that a reader sees."""
     rounded = float(f"{value:.5g}")  # of the largest, infinity
     return rounded if np.isfinite(rounded) else str(rounded)
-
-
-def drawable(values: np.ndarray) -> np.ndarray:
-    """Take what is too large for an axis or a scale of colours, which compute with it, as infinite."""
-    return np.where(np.abs(values) > LARGEST, np.copysign(np.inf, values), values)
 
 
 def _differences(values: np.ndarray) -> list[int]:

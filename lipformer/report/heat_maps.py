@@ -18,12 +18,12 @@ from bokeh.models import (
 from bokeh.palettes import Viridis256
 from bokeh.transform import transform
 
-from lipformer.report.charts import drawable, plain
+from lipformer.report.charts import plain
 from lipformer.report.style import empty_plot, hover
 from lipformer.report.thinning import bucket_columns
 from lipformer.runs import quantities
 from lipformer.runs.quantity import HeatMap, Quantity
-from lipformer.runs.readings import layer_series, shown_layers
+from lipformer.runs.readings import drawable, layer_series, shown_layers
 from lipformer.runs.record import RunRecord, Series
 
 COLUMNS = 150

@@ -193,7 +193,7 @@ CATALOGUE: tuple[Quantity, ...] = (
         chart=Chart(
             "of all parameters; pale: after clipping",
             Curve("before clipping", TOTAL),
-            Curve("after clipping", TOTAL, "gradient_norm_clipped"),
+            Curve("clipped", TOTAL, "gradient_norm_clipped"),
         ),
         heat_map=HeatMap("before clipping"),
         drawing=Drawing("curves", "gradient", "gradient, before clipping"),

@@ -14,6 +14,9 @@ from lipformer.runs.record import RunRecord, Series
 
 T = TypeVar("T")
 
+LARGEST_DRAWN = 1e250
+"""The largest value that is drawn as a number: axes and scales of colours, which compute with it, need some room."""
+
 
 def layer_series(record: RunRecord, quantity: Quantity) -> dict[str, Series]:
     """Return a quantity's series for each layer, and each whole such as the trunk, in the order of the model."""
@@ -171,8 +174,13 @@ def to_number(value: Any) -> float | None:
         return None
 
 
+def drawable(values: np.ndarray) -> np.ndarray:
+    """Replace by infinity what is too large to be drawn."""
+    return np.where(np.abs(values) > LARGEST_DRAWN, np.copysign(np.inf, values), values)
+
+
 def _difference(one: Series, other: Series) -> Series:
     """Return one less the other in the rows that both have."""
     _, i, j = np.intersect1d(one.steps, other.steps, return_indices=True)
     with np.errstate(invalid="ignore", over="ignore"):  # inf - inf, or nearly so
-        return Series(one.steps[i], one.tokens[i], one.values[i] - other.values[j])
+        return Series(one.steps[i], one.tokens[i], drawable(one.values[i]) - drawable(other.values[j]))

@@ -137,7 +137,7 @@ def _panels(quantity: Quantity) -> list[Any]:
         return [_lines(quantity.title, quantity.metric(None), log_y=log_y)]
     panels = []
     if chart is not None and chart.pale is not None and not {chart.curve.layer, chart.pale.layer} & {*REDUCTIONS}:
-        title = f"{chart.title or quantity.title}, {chart.curve.label} and {chart.pale.label}"
+        title = f"{chart.title or quantity.title}: {chart.curve.label}, {chart.pale.label}"
         curves = [(find_quantity(c.quantity or quantity.name), c.layer) for c in (chart.curve, chart.pale)]
         metrics = [row.metric(layer) for row, layer in curves]
         if any(row.is_pattern for row, _ in curves):
