@@ -128,7 +128,7 @@ def _row(step: int, steps: int, depth: int, lr: float, diverges_at: int | None, 
         "trunk/output_min": -3.0,
         "trunk/output_max": 3.0 + 50 * near**6,
     }
-    for number, layer in enumerate(["embedding", *residuals(depth), "final_norm", "head"]):
+    for number, layer in enumerate(["embedding", *residuals(depth), "final_norm", "unembedding"]):
         stability[f"{layer}/gradient_norm"] = norm * (0.1 + 0.07 * number)
         stability[f"{layer}/parameter_norm"] = 10.0 + number
     for number, layer in enumerate(residuals(depth)):
@@ -161,6 +161,6 @@ def _certificate(depth: int, bound: float) -> dict:
             {"name": f"{layer}.branch", "kind": "TiedL2Attention", "bound": 3.25, "role": "part", "caveat": ""},
         )
     ]
-    rows.append({"name": "head", "kind": "Linear", "bound": 1.75, "role": "head", "caveat": ""})
+    rows.append({"name": "unembedding", "kind": "Linear", "bound": 1.75, "role": "unembedding", "caveat": ""})
     total = "inf" if math.isinf(bound) else bound ** (2 * depth)
     return {"p": "mixed", "length": 288, "trunk": total, "logits": total, "of": "upper bounds", "rows": rows}

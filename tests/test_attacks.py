@@ -61,13 +61,13 @@ class Trunk(nn.Module):
 
     def __init__(self, blocks: nn.Module):
         super().__init__()
-        self.blocks, self.final_norm, self.head = blocks, nn.Identity(), Scale(1.0)
+        self.blocks, self.final_norm, self.unembedding = blocks, nn.Identity(), Scale(1.0)
 
 
 def test_a_layer_that_is_applied_twice_counts_twice():
     layer = Scale(3.0)
     certificate = certify(Trunk(nn.Sequential(layer, layer)), 2)
-    assert [row.name for row in certificate.rows] == ["blocks.0", "blocks.1", "final_norm", "head"]
+    assert [row.name for row in certificate.rows] == ["blocks.0", "blocks.1", "final_norm", "unembedding"]
     assert 9 <= certificate.trunk < 9 * (1 + 1e-9)
 
 

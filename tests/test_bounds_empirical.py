@@ -345,7 +345,7 @@ def test_model_constants_are_of_each_part_at_the_input_it_gets(residual):
         block.attention.branch.fused = False
     expected = {
         "trunk": jacobian(model.trunk, x),
-        "logits": jacobian(lambda z: model.head(model.trunk(z)), x),
+        "logits": jacobian(lambda z: model.unembedding(model.trunk(z)), x),
         "blocks.1.attention": jacobian(model.blocks[1].attention, between),
         "blocks.1.attention.branch": jacobian(
             model.blocks[1].attention.branch,

@@ -74,7 +74,7 @@ def small_model(seed: int = 0) -> CharTransformer:
             linear.weight.data *= 0.5
         for linear in (block.attention.branch.query, block.attention.branch.value, block.attention.branch.out):
             linear.weight.data *= 0.7
-    model.head.bias.data.normal_()
+    model.unembedding.bias.data.normal_()
     return model.double().eval()
 
 
@@ -84,7 +84,7 @@ def test_no_attack_within_the_radius_changes_the_prediction(p):
     model = small_model()
     ids = torch.randint(6, (8, 5))
     logits = model(ids).detach()
-    radii = certified_radii(logits, model.head.weight.detach(), certify(model, p).trunk, p)
+    radii = certified_radii(logits, model.unembedding.weight.detach(), certify(model, p).trunk, p)
     assert (radii > 0).all()
     assert radii.isfinite().all()
     x = model.embed(ids).detach()
@@ -94,7 +94,7 @@ def test_no_attack_within_the_radius_changes_the_prediction(p):
         delta = torch.zeros_like(x)
         for step in range(15):
             delta.requires_grad_(True)
-            z = model.head(model.trunk(x + delta))[:, position]
+            z = model.unembedding(model.trunk(x + delta))[:, position]
             symbol = best[:, position, None]
             gap = z.gather(-1, symbol) - z.scatter(-1, symbol, -math.inf).amax(-1, True)
             assert (gap > 0).all()
@@ -109,7 +109,7 @@ def test_certified_is_below_attacked(p):
     """The attack finds changes, none of them within a certified radius, and its own movement changes what it says."""
     model = small_model(1)
     ids = torch.randint(6, (4, 5))
-    certified = certified_radii(model(ids).detach(), model.head.weight.detach(), certify(model, p).trunk, p)
+    certified = certified_radii(model(ids).detach(), model.unembedding.weight.detach(), certify(model, p).trunk, p)
     x = model.embed(ids).detach()
     tried = (certified.amin() * torch.logspace(0, 4, 12, dtype=torch.float64)).tolist()
     found = attacked_radii(FromEmbedding(model), x, tried, p)

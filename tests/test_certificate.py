@@ -80,7 +80,7 @@ class Model(nn.Module):
         super().__init__()
         self.blocks = nn.Sequential(*(Block(Skip(Branch(), Branch()), Skip(Branch(), Branch())) for _ in range(depth)))
         self.final_norm = nn.Identity()
-        self.head = nn.Linear(width, symbols)
+        self.unembedding = nn.Linear(width, symbols)
 
     def trunk(self, x):
         return self.final_norm(self.blocks(x))
@@ -115,8 +115,8 @@ def test_rows_and_totals(model, p):
         if row.kind in ("Skip", "Branch"):
             assert row.bound == pytest.approx(modules[row.name].lipschitz_bound(p).item(), rel=1e-14)
     head = certificate.rows[-1]
-    assert (head.name, head.role) == ("head", "head")
-    weight = model.head.weight.detach().double()
+    assert (head.name, head.role) == ("unembedding", "unembedding")
+    weight = model.unembedding.weight.detach().double()
     exact = weight.abs().sum(1).amax() if p == math.inf else torch.linalg.matrix_norm(weight, 2)
     assert head.bound == pytest.approx(exact.item(), rel=1e-14)
     assert certificate.trunk == pytest.approx(math.prod(row.bound for row in multiplying(certificate, "trunk")))
@@ -129,7 +129,7 @@ def test_totals_are_never_below_a_linear_models_norm(model, p):
     eye = torch.eye(4)
     with torch.no_grad():
         trunk = model.trunk(eye).T.double()
-        logits = model.head.weight.double() @ trunk
+        logits = model.unembedding.weight.double() @ trunk
     order = math.inf if p == math.inf else 2
     certificate = certify(model, p)
     assert torch.linalg.matrix_norm(trunk, order) <= certificate.trunk
@@ -163,7 +163,7 @@ def test_the_real_models_own_bound_is_the_same_and_holds(p, residual):
         y = x + size * torch.randn_like(x)
         moved = sequence_norm(x - y, p)
         features = model.trunk(x) - model.trunk(y)
-        logits = model.head(model.trunk(x)) - model.head(model.trunk(y))
+        logits = model.unembedding(model.trunk(x)) - model.unembedding(model.trunk(y))
         assert (sequence_norm(features, p) <= certificate.trunk * moved).all()
         assert (sequence_norm(logits, p) <= certificate.logits * moved).all()
 
@@ -174,7 +174,7 @@ def test_one_chain_of_aligned_maps_attains_its_total():
     for module in model.modules():
         if isinstance(module, Branch):
             module.linear.weight.data = 0.1 * torch.eye(4)
-    nn.init.eye_(model.head.weight)
+    nn.init.eye_(model.unembedding.weight)
     certificate = certify(model)
     exact = (1.1 * 0.1) ** 2
     assert exact < certificate.trunk < exact * (1 + 1e-6)  # 0.1 in float32 is a little more
@@ -234,7 +234,7 @@ def test_layers_without_a_bound(model):
     assert certificate.rows[-2].bound == certificate.trunk == certificate.logits == math.inf
     assert certificate.rows[-2].caveat == "no lipschitz_bound"
     model.final_norm = nn.Identity()
-    model.head = OtherLinear(4, 3)
+    model.unembedding = OtherLinear(4, 3)
     certificate = certify(model)
     assert certificate.logits == math.inf > certificate.trunk
     model.blocks[1].feedforward = Skip(Branch(), Strange())
@@ -259,7 +259,7 @@ def test_a_parametrised_weight_is_the_one_that_counts(model):
             return 3 * weight
 
     plain = certify(model).rows[-1].bound
-    nn.utils.parametrize.register_parametrization(model.head, "weight", Triple())
+    nn.utils.parametrize.register_parametrization(model.unembedding, "weight", Triple())
     assert certify(model).rows[-1].bound == pytest.approx(3 * plain)
 
 
@@ -284,7 +284,7 @@ def test_a_branch_bounded_by_what_it_is_fed(model):
 def test_weights_that_are_not_finite_are_never_certified(model, bad):
     with torch.no_grad():
         model.blocks[0].attention.branch.linear.weight[0, 0] = bad
-        model.head.weight.zero_()
+        model.unembedding.weight.zero_()
     certificate = certify(model)
     assert certificate.rows[0].bound == certificate.trunk == certificate.logits == math.inf
     assert certificate.rows[0].caveat == NOT_FINITE

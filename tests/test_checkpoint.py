@@ -236,13 +236,13 @@ def test_another_format(contents, refused):
 
 
 def test_wrong_shapes(contents, refused):
-    contents["state_dict"]["model.head.bias"] = torch.zeros(3)
-    assert "size mismatch for head.bias" in refused(contents)
+    contents["state_dict"]["model.unembedding.bias"] = torch.zeros(3)
+    assert "size mismatch for unembedding.bias" in refused(contents)
 
 
 def test_missing_weights(contents, refused):
-    del contents["state_dict"]["model.head.bias"]
-    assert 'Missing key(s) in state_dict: "head.bias"' in refused(contents)
+    del contents["state_dict"]["model.unembedding.bias"]
+    assert 'Missing key(s) in state_dict: "unembedding.bias"' in refused(contents)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_missing_weights(contents, refused):
     [
         (("state_dict",), [1]),
         (("state_dict",), {3: 4}),
-        (("state_dict", "model.head.bias"), "text"),
+        (("state_dict", "model.unembedding.bias"), "text"),
         (("lipformer", "vocabulary"), ["b", "a"]),
         (("lipformer", "vocabulary"), 5),
         (("lipformer", "config"), ["x"]),

@@ -264,7 +264,7 @@ def test_a_gpu_that_is_not_there():
 
 def test_a_diverged_model_is_an_error(evaluate, tiny_run, tmp_path):
     checkpoint = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
-    checkpoint["state_dict"]["model.head.bias"][0] = math.nan
+    checkpoint["state_dict"]["model.unembedding.bias"][0] = math.nan
     torch.save(checkpoint, tmp_path / "diverged.ckpt")
     code, figures, _, err = evaluate(checkpoint=tmp_path / "diverged.ckpt")
     assert code == 2

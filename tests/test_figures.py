@@ -85,7 +85,7 @@ def metrics(depth=3, rows=30, every=50, seed=0):
         "stability/total/gradient_norm": (steps, 0.3 + 3 * fall),
         "stability/total/gradient_norm_clipped": (steps, np.minimum(1, 0.3 + 3 * fall)),
         "stability/total/update_ratio": (steps, 0.01 * fall),
-        "stability/head/update_ratio": (steps, 0.02 * fall),
+        "stability/unembedding/update_ratio": (steps, 0.02 * fall),
         "stability/trunk/local_lipschitz": (dear, 2 + dear),
         "certificate/trunk/mixed": (dear, 1e5 * (1 + dear)),
     }

@@ -88,10 +88,10 @@ def test_a_training_forward_takes_exactly_one_step(attention):
     move(model)
     parametrised = [m for m in model.blocks.modules() if isinstance(m, nn.Linear)]
     assert all(nn.utils.parametrize.is_parametrized(m) for m in parametrised)
-    assert not nn.utils.parametrize.is_parametrized(model.head)
+    assert not nn.utils.parametrize.is_parametrized(model.unembedding)
     expected = {}
     for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) and module is not model.head:
+        if isinstance(module, nn.Linear) and module is not model.unembedding:
             weight, u = module.parametrizations.weight.original, module.parametrizations.weight[0].u
             u = weight @ weight.mT @ u
             expected[f"{name}.parametrizations.weight.0.u"] = (u / u.norm()).detach()
@@ -154,7 +154,7 @@ def test_only_the_matrix_of_a_reparametrised_weight_decays():
     model = build(linear=sigma_reparam)
     decaying, others = (set(map(id, group["params"])) for group in parameter_groups(model))
     names = dict(model.named_parameters())
-    matrices = {name for name in names if name.endswith("weight.original")} | {"head.weight"}
+    matrices = {name for name in names if name.endswith("weight.original")} | {"unembedding.weight"}
     assert {name for name, parameter in names.items() if id(parameter) in decaying} == matrices
     assert decaying | others == set(map(id, names.values()))
     assert any(name.endswith("gamma") for name in names)

@@ -29,7 +29,7 @@ def test_it_computes_the_published_equations(model):
             states.append(h)
         x = torch.stack(states, dim=1)
     torch.testing.assert_close(model.encode(ids), x)
-    torch.testing.assert_close(model(ids), x @ model.head.weight.T + model.head.bias)
+    torch.testing.assert_close(model(ids), x @ model.unembedding.weight.T + model.unembedding.bias)
 
 
 def test_the_past_ignores_the_future_and_padding(model):

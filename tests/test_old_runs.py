@@ -1,8 +1,10 @@
 """Run folders of version 0.1.0 load, evaluate, continue and report as they did (tests/old_runs/README.md)."""
 
+import copy
 import csv
 import json
 import platform
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,7 @@ import torch
 from programs import evaluate, train
 
 from lipformer import certify, load_run
+from lipformer.assembly.old_configs import rename_weights
 from lipformer.runs.record import read_record
 
 OLD_RUNS = Path(__file__).parent / "old_runs"
@@ -40,8 +43,9 @@ def test_model_gives_the_same_logits_and_certificate(name):
     certificate = certify(model)
     assert certificate.trunk == pytest.approx(float(expected["trunk"]), rel=1e-9)
     bounds = {row.name: row.bound for row in certificate.rows}
-    assert bounds == pytest.approx({row: float(bound) for row, bound in expected["rows"].items()}, rel=1e-9)
-    assert list(bounds) == list(expected["rows"])
+    rows = {{"head": "unembedding"}.get(row, row): float(bound) for row, bound in expected["rows"].items()}
+    assert bounds == pytest.approx(rows, rel=1e-9)
+    assert list(bounds) == list(rows)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -72,13 +76,51 @@ def test_it_continues_to_the_same_weights(name, tmp_path, monkeypatch):
     with torch.no_grad():
         logits = run.model.double()(torch.tensor([EXPECTED[name]["ids"]]))[0, -1]
     torch.testing.assert_close(logits, torch.tensor(expected["logits"], dtype=torch.float64), rtol=1e-2, atol=1e-2)
-    assert _watched(folder) == _watched(OLD_RUNS / name)
+    assert _watched(folder) == sorted(metric.replace("/head/", "/unembedding/") for metric in _watched(OLD_RUNS / name))
 
 
 def _watched(folder: Path) -> list[str]:
     """Names of what telemetry measures, layer by layer, in the order of the file."""
     with (folder / "metrics.csv").open(newline="") as lines:
         return [name for name in next(csv.reader(lines)) if name.startswith(("stability/", "certificate/"))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_was_called_head_is_read_as_the_unembedding(name, tmp_path):
+    """The layer in metrics.csv and metrics.json, of an old run alone: a model of one's own keeps its names."""
+    record = read_record(OLD_RUNS / name)
+    for metrics in (record.series, record.metrics):
+        assert not [metric for metric in metrics if "/head/" in metric]
+        assert "stability/unembedding/gradient_norm" in metrics
+    shutil.copytree(OLD_RUNS / name, tmp_path / "own", ignore=shutil.ignore_patterns("checkpoints"))
+    with (tmp_path / "own" / "config.yaml").open("a") as config:
+        config.write("model:\n  _target_: my_package.Model\n")
+    assert "stability/head/gradient_norm" in read_record(tmp_path / "own").series
+
+
+def test_only_a_transformer_of_ours_has_its_weights_renamed():
+    config = {"model": {"_target_": "my_package.Model", "reads": []}}
+    weights = {"model.head.weight": 1, "model.heads.weight": 2}
+    rename_weights({"lipformer": {"config": config}, "state_dict": weights})
+    assert list(weights) == ["model.head.weight", "model.heads.weight"]
+    rename_weights({"lipformer": {"config": {}}, "state_dict": weights})
+    assert weights == {"model.heads.weight": 2, "model.unembedding.weight": 1}
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [
+        {"lipformer": {"config": "text"}, "state_dict": {}},
+        {"lipformer": {"config": {"model": 1}}, "state_dict": {}},
+        {"lipformer": {"config": {"model": {"_target_": ["a"]}}}, "state_dict": {}},
+        {"lipformer": {"config": {}}, "state_dict": {1: 2}},
+        {"lipformer": {"config": {}}},
+    ],
+)
+def test_an_altered_checkpoint_is_left_to_its_reader(altered):
+    before = copy.deepcopy(altered)
+    rename_weights(altered)
+    assert altered == before
 
 
 def test_they_are_reported_beside_each_other(tmp_path, monkeypatch):

@@ -139,7 +139,7 @@ def test_layers_come_in_the_order_of_the_model(tmp_path):
         "blocks.10",
         "final_norm",
         "trunk",
-        "head",
+        "unembedding",
         "logits",
         "total",
     ]

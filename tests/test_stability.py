@@ -175,7 +175,7 @@ def test_every_logger_has_the_same_names(logger, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     ("what", "layer"),
-    [("output", "blocks.0.attention.branch"), ("gradient", "blocks.0.attention"), ("weight", "head.bias")],
+    [("output", "blocks.0.attention.branch"), ("gradient", "blocks.0.attention"), ("weight", "unembedding.bias")],
 )
 def test_divergence_names_the_layer_and_keeps_the_batch(what, layer, tmp_path, monkeypatch, capsys):
     original = LanguageModule.training_step
@@ -190,7 +190,7 @@ def test_divergence_names_the_layer_and_keeps_the_batch(what, layer, tmp_path, m
                 weight.fill_(1e30)
                 branch.key.weight.fill_(1e30)
             if what == "weight":
-                self.model.head.bias[0] = math.nan
+                self.model.unembedding.bias[0] = math.nan
         loss = original(self, batch, batch_idx)
         return loss + (weight.sum() * 0).sqrt() if what == "gradient" else loss
 

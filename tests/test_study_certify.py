@@ -72,7 +72,7 @@ def checkpoint_of(tiny_run, file, **targets):
 
 
 def test_a_finite_certificate(study, tiny_run, tmp_path):
-    parts = {"attention": "attention.TiedL2Attention", "norm": "norms.NoNorm"}
+    parts = {"attention": "attention.TiedL2Attention", "norm": "normalisations.NoNorm"}
     checkpoint = checkpoint_of(tiny_run, tmp_path / "tied.ckpt", **parts)
     code, folder, out, err = study("study=certify", checkpoint=checkpoint)
     assert (code, err) == (0, "")
@@ -88,7 +88,7 @@ def test_a_finite_certificate(study, tiny_run, tmp_path):
     for row in certificate.rows:
         assert metrics[f"certificate/{row.name}/mixed"] == row.bound
         assert row.name.rpartition(".")[2] in out
-        if row.role != "head":
+        if row.role != "unembedding":
             assert metrics[f"measured/{row.name}/mixed"] <= row.bound * (1 + 1e-9)
     assert 0 < metrics["measured/trunk/mixed"] <= certificate.trunk
 
@@ -99,7 +99,7 @@ def test_a_finite_certificate(study, tiny_run, tmp_path):
     line = run.vocabulary.encode(lines[3])
     logits = run.model(torch.tensor([[run.vocabulary.end_id, *line]]))[0].detach()
     top = logits.topk(2).values
-    norm = torch.linalg.matrix_norm(run.model.head.weight, 2).item()
+    norm = torch.linalg.matrix_norm(run.model.unembedding.weight, 2).item()
     simple = (top[:, 0] - top[:, 1]) / (math.sqrt(2) * norm * certificate.trunk)
     assert sentences[3]["smallest_radius"] >= simple.min().item() * (1 - 1e-6)
 
@@ -141,7 +141,10 @@ def test_an_infinite_certificate_is_said_in_red_and_in_one_line(study, tiny_run,
 
 def test_infinity_is_red():
     """As a terminal that shows colour gets it, and nothing else is."""
-    rows = (Row("blocks.0.attention", "PostNorm", math.inf, "trunk", ""), Row("head", "Linear", 2.0, "head", ""))
+    rows = (
+        Row("blocks.0.attention", "PostNorm", math.inf, "trunk", ""),
+        Row("unembedding", "Linear", 2.0, "unembedding", ""),
+    )
     console = Console(file=io.StringIO(), force_terminal=True, color_system="standard", width=200)
     console.print(certificate_table(Certificate(rows, math.inf, math.inf, 2, 8), {}))
     assert re.findall(r"\x1b\[1;31m *(.*?)\x1b", console.file.getvalue()) == ["inf", "inf", "inf"]
@@ -187,7 +190,7 @@ def test_wrong_options(study, options, words):
 
 def test_a_diverged_model_is_an_error(study, tiny_run, tmp_path):
     checkpoint = torch.load(tiny_run / "checkpoints" / "last.ckpt", weights_only=True)
-    checkpoint["state_dict"]["model.head.bias"][0] = math.nan
+    checkpoint["state_dict"]["model.unembedding.bias"][0] = math.nan
     torch.save(checkpoint, tmp_path / "diverged.ckpt")
     code, _, _, err = study("study=certify", checkpoint=tmp_path / "diverged.ckpt")
     assert code == 2

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from programs import ROOT, evaluate
 
 from lipformer.config import choices_by_option, conf_dir, register, validate
-from lipformer.config.evaluate import refuse_old_spellings
+from lipformer.config.renamed import refuse_old_spellings
 from lipformer.config.store import SCHEMAS
 from lipformer.errors import UsageError
 from lipformer.options.study import ClaimsOptions, StudyOptions
@@ -106,11 +106,13 @@ def test_refusals_come_before_torch(tmp_path):
 @pytest.mark.parametrize("arguments", [["-m", "study=score,null"], ["++p=2"], ["~length=9"]])
 def test_old_spellings_are_found_wherever_they_stand(arguments):
     with pytest.raises(UsageError):
-        refuse_old_spellings(arguments)
+        refuse_old_spellings("evaluate", arguments)
 
 
 def test_what_only_looks_like_an_old_spelling():
-    refuse_old_spellings(["study.p=2", "--help", "max_length=9", "study=certify,score", "study.entity=null", "p"])
+    refuse_old_spellings(
+        "evaluate", ["study.p=2", "--help", "max_length=9", "study=certify,score", "study.entity=null", "p"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_every_parameter_belongs_to_one_layer():
         "blocks.0.feedforward",
         "blocks.1.attention",
         "blocks.1.feedforward",
-        "head",
+        "unembedding",
     ]
     counted = [id(p) for group in layers.values() for p in group]
     assert sorted(counted) == sorted(map(id, model.parameters()))
@@ -86,8 +86,8 @@ def test_every_parameter_belongs_to_one_layer():
 
 def test_a_shared_parameter_counts_once():
     model = build()
-    model.head.weight = model.embedding.weight
-    assert sum(p is model.head.weight for group in layer_parameters(model).values() for p in group) == 1
+    model.unembedding.weight = model.embedding.weight
+    assert sum(p is model.unembedding.weight for group in layer_parameters(model).values() for p in group) == 1
 
 
 def test_step_is_measured_as_it_is_taken():
@@ -263,13 +263,13 @@ def test_a_branch_that_is_always_zero_has_constant_zero():
 def test_a_layer_of_zeros_has_no_update_ratio():
     model = build()
     with torch.no_grad():
-        for parameter in model.head.parameters():
+        for parameter in model.unembedding.parameters():
             parameter.zero_()
     watch = UpdateWatch(model)
     watch.before()
     with torch.no_grad():
-        model.head.bias.add_(1)
-    assert watch.after()["head/update_ratio"].isnan()
+        model.unembedding.bias.add_(1)
+    assert watch.after()["unembedding/update_ratio"].isnan()
 
 
 def test_a_mask_of_infinities_is_no_fault():

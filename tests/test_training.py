@@ -68,10 +68,10 @@ def test_divergence_ends_the_run_with_3_and_keeps_a_finite_checkpoint(when, tmp_
         if self.global_step == 4:
             if when == "loss":
                 with torch.no_grad():
-                    self.model.head.bias[0] = math.nan
+                    self.model.unembedding.bias[0] = math.nan
             else:
                 loss = original(self, batch, batch_idx)
-                return loss + (self.model.head.bias.sum() * 0).sqrt()  # 0, with an infinite slope
+                return loss + (self.model.unembedding.bias.sum() * 0).sqrt()  # 0, with an infinite slope
         return original(self, batch, batch_idx)
 
     monkeypatch.setattr(LanguageModule, "training_step", training_step)
@@ -279,7 +279,7 @@ def test_matrices_of_a_recurrence_decay():
     decaying, others = (group["params"] for group in parameter_groups(model))
     names = {id(p): name for name, p in model.named_parameters()}
     assert {names[id(p)] for p in decaying} == {
-        "head.weight",
+        "unembedding.weight",
         *(f"lstm.weight_{kind}_l{layer}" for kind in ("ih", "hh") for layer in (0, 1)),
     }
     assert len(decaying) + len(others) == len(names)

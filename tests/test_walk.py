@@ -83,7 +83,7 @@ class Recurrent(nn.Module):
         super().__init__()
         self.embedding = nn.Embedding(SYMBOLS, WIDTH)
         self.network = nn.LSTM(WIDTH, WIDTH, batch_first=True)
-        self.head = nn.Linear(WIDTH, SYMBOLS)
+        self.unembedding = nn.Linear(WIDTH, SYMBOLS)
 
     def embed(self, ids):
         return self.embedding(ids)
@@ -92,7 +92,7 @@ class Recurrent(nn.Module):
         return self.network(x)[0]
 
     def forward(self, ids):
-        return self.head(self.trunk(self.embed(ids)))
+        return self.unembedding(self.trunk(self.embed(ids)))
 
 
 def ids(batch=2):
@@ -117,7 +117,7 @@ def test_places_of_a_transformer():
         ("blocks.0.feedforward.branch", "branch"),
         ("blocks.0.feedforward.norm", "norm"),
         ("final_norm", "final_norm"),
-        ("head", "head"),
+        ("unembedding", "unembedding"),
     ]
     modules = dict(model.named_modules())
     assert all(place.module is modules[place.name] for place in places)
@@ -245,12 +245,12 @@ def test_a_model_without_blocks_is_certified_as_infinite_and_watched_as_far_as_i
     assert [(place.name, place.role) for place in walk(model)] == [
         ("embedding", "embedding"),
         ("network", "other"),
-        ("head", "head"),
+        ("unembedding", "unembedding"),
     ]
     certificate = certify(model)
     assert [(row.name, row.kind, row.role) for row in certificate.rows] == [
         ("trunk", "Recurrent", "trunk"),
-        ("head", "Linear", "head"),
+        ("unembedding", "Linear", "unembedding"),
     ]
     assert certificate.rows[0].caveat == "no lipschitz_bound"
     assert certificate.trunk == certificate.logits == math.inf
@@ -259,7 +259,7 @@ def test_a_model_without_blocks_is_certified_as_infinite_and_watched_as_far_as_i
     assert set(passed) == {"trunk"}, "an LSTM returns no tensor but a pair"
     assert "trunk/range_ratio" in range_statistics(passed)
     assert inversion_statistics(model, passed) == {}
-    assert list(layer_parameters(model)) == ["embedding", "network", "head"]
+    assert list(layer_parameters(model)) == ["embedding", "network", "unembedding"]
     assert set(model_constants(model, ids(1), max_iterations=2)) == {"trunk", "logits"}
     with torch.no_grad():
         model.network.weight_hh_l0.fill_(math.inf)

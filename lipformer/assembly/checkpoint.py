@@ -14,7 +14,7 @@ import pytorch_lightning as pl
 import torch
 
 from lipformer.assembly.build import LOADER_KEYS, build_model, check_targets
-from lipformer.assembly.old_configs import as_written_today
+from lipformer.assembly.old_configs import as_written_today, rename_weights
 from lipformer.config import MODEL_GROUPS, keys_read
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, LipformerError
@@ -144,6 +144,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: format {extras['format']}; this version of lipformer reads format {FORMAT}")
     if isinstance(extras["config"], dict):
         extras["config"] = as_written_today(extras["config"])
+        rename_weights(checkpoint)
     return checkpoint
 
 

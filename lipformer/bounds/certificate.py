@@ -13,7 +13,7 @@ from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.modules import contracts
 from lipformer.modules.contexts import eval_mode
 from lipformer.modules.contracts import HasTrunk, Lipschitz
-from lipformer.modules.walk import TRUNK_ROLES, Place, children_of, walk
+from lipformer.modules.walk import TRUNK_ROLES, UNEMBEDDING, Place, children_of, walk
 from lipformer.theorems.compose import Bound, compose
 
 NOTE = (
@@ -23,7 +23,7 @@ NOTE = (
 ROUNDING = 2.0**-40
 """Allowance in the totals for the float64 rounding within each row's norms, which is of the order of 2^-50."""
 NOT_FINITE = "weights are not finite"
-Role = Literal["trunk", "head", "part"]
+Role = Literal["trunk", "unembedding", "part"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Row:
         name: as in ``model.named_modules()``.
         kind: its class.
         bound: upper bound of its Lipschitz constant; ``math.inf`` where there is no theorem.
-        role: ``trunk`` and ``head`` multiply into the totals; a ``part`` shows what the row above is made of.
+        role: ``trunk`` and ``unembedding`` multiply into the totals; a ``part`` shows what the row above is made of.
         caveat: what to know about the bound; may be empty.
     """
 
@@ -51,7 +51,7 @@ class Certificate:
 
     Attributes:
         rows: the layers, in the order in which they are applied.
-        trunk: bound from embedded tokens to the features before the head.
+        trunk: bound from embedded tokens to the features before the unembedding.
         logits: bound from embedded tokens to logits.
         p: the norm, 2, ``math.inf`` or "mixed".
         length: the longest sequence, in tokens, for which it holds.
@@ -80,7 +80,7 @@ def certify(model: nn.Module, p: Norm | str = "mixed", length: int | None = None
     r"""Bound how far a model's features and logits can move when its embedded tokens do.
 
     .. math:: \mathrm{Lip}_p(\text{trunk}) \le \prod_\ell \mathrm{Lip}_p(\ell), \qquad
-              \mathrm{Lip}_p(\text{logits}) \le \mathrm{Lip}_p(\text{head})\, \mathrm{Lip}_p(\text{trunk})
+              \mathrm{Lip}_p(\text{logits}) \le \mathrm{Lip}_p(\text{unembedding})\, \mathrm{Lip}_p(\text{trunk})
 
     over the residuals of all blocks and the final normalisation. Embedded tokens are those that enter the first block;
     to add a position changes no distance. Each layer answers for itself (``lipschitz_bound``), from the weights that
@@ -91,8 +91,8 @@ def certify(model: nn.Module, p: Norm | str = "mixed", length: int | None = None
     in bfloat16 1e-2) that no Lipschitz constant covers.
 
     Args:
-        model: has ``blocks``, ``final_norm`` and ``head``, as a ``CharTransformer`` has, and is taken apart by
-            `lipformer.modules.walk`; or it has ``embed``, ``trunk`` and ``head`` without blocks, as a recurrent
+        model: has ``blocks``, ``final_norm`` and ``unembedding``, as a ``CharTransformer`` has, and is taken apart by
+            `lipformer.modules.walk`; or it has ``embed``, ``trunk`` and ``unembedding`` without blocks, as a recurrent
             network may: one row then stands for the trunk, with the model's own bound, infinite if it states none.
         p: 2, ``math.inf`` or "mixed", also for the logits.
         length: longest sequence, in tokens; None for ``model.context``.
@@ -104,11 +104,12 @@ def certify(model: nn.Module, p: Norm | str = "mixed", length: int | None = None
     norm = parse_norm(p)
     children = children_of(model)
     whole = isinstance(model, HasTrunk) and "blocks" not in children
-    missing = [name for name in (("head",) if whole else ("blocks", "final_norm", "head")) if name not in children]
+    needed = (UNEMBEDDING,) if whole else ("blocks", "final_norm", UNEMBEDDING)
+    missing = [name for name in needed if name not in children]
     if missing:
         raise TypeError(
-            f"{type(model).__name__} has no {missing[0]}: certify takes a model of blocks, final_norm and head, or of "
-            "embed, trunk and head; a layer by itself answers lipschitz_bound(p)"
+            f"{type(model).__name__} has no {missing[0]}: certify takes a model of blocks, final_norm and "
+            "unembedding, or of embed, trunk and unembedding; a layer by itself answers lipschitz_bound(p)"
         )
     length = contracts.context(model) if length is None else length
     limit = contracts.longest_input(model)
@@ -121,8 +122,8 @@ def certify(model: nn.Module, p: Norm | str = "mixed", length: int | None = None
     with eval_mode(model):
         places = [Place("trunk", model, "trunk")] if whole else list(walk(model))
         rows = _rows(places, norm, length)
-        head = _row(Place("head", children["head"], "head"), "head", norm, length)
-    return Certificate((*rows, head), _total(rows), _total([*rows, head]), norm, length)
+        last = _row(Place(UNEMBEDDING, children[UNEMBEDDING], UNEMBEDDING), UNEMBEDDING, norm, length)
+    return Certificate((*rows, last), _total(rows), _total([*rows, last]), norm, length)
 
 
 def _rows(places: list[Place], p: Norm, length: int) -> list[Row]:

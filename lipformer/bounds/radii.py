@@ -1,6 +1,6 @@
 r"""How far embedded tokens may move before a prediction changes: at least so far, and at most.
 
-Legend: z_a the logits of a token, w_a the rows of the linear head, a the predicted symbol, b any other; L the
+Legend: z_a the logits of a token, w_a the rows of the linear unembedding, a the predicted symbol, b any other; L the
 Lipschitz constant of the trunk in the norm p; p' the norm dual to a token's, 1 for p = inf, else 2.
 """
 
@@ -23,7 +23,7 @@ the largest logit, those in float64 by that much less.
 
 
 def certified_radii(
-    logits: Float[Tensor, "*batch V"], head: Float[Tensor, "V D"], lipschitz: float, p: Norm
+    logits: Float[Tensor, "*batch V"], unembedding: Float[Tensor, "V D"], lipschitz: float, p: Norm
 ) -> Float[Tensor, "*batch"]:
     r"""Radius within which no movement of the embedded tokens changes a token's most likely symbol.
 
@@ -31,11 +31,11 @@ def certified_radii(
 
     If the sequence moves by less than r in the norm p, the token's features move by less than L r in its own norm, and
     each difference of two logits by less than their gap. (For "mixed": *every* token may move by less than r.) No two
-    rows differ by more than sqrt(2) times the 2-norm of the head, and most by less.
+    rows differ by more than sqrt(2) times the 2-norm of the unembedding, and most by less.
 
     Args:
         logits: z, in float64.
-        head: the w, in ``nn.Linear`` layout.
+        unembedding: the w, in ``nn.Linear`` layout.
         lipschitz: L, an upper bound.
         p: 2, ``math.inf`` or "mixed".
 
@@ -50,7 +50,7 @@ def certified_radii(
     """
     if logits.dtype != torch.float64:
         raise TypeError(f"radii are certified from float64 logits, not {logits.dtype}")
-    rows, dual = head.double(), 1.0 if parse_norm(p) == math.inf else 2.0
+    rows, dual = unembedding.double(), 1.0 if parse_norm(p) == math.inf else 2.0
     size = rows.abs().amax()
     size = torch.where(size > 0, size, 1.0)  # divided out, for squares of small differences must not vanish
     # Not by |a|^2 + |b|^2 - 2ab, whose rounding can be larger than a distance. The factor covers that of a sum.

@@ -1,6 +1,5 @@
 """The root of `conf/evaluate.yaml`."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,15 +9,6 @@ from lipformer.errors import UsageError
 from lipformer.options.evaluate import EvaluateOptions, GenerateOptions
 from lipformer.options.option import REQUIRED, option
 from lipformer.options.study import ScoreOptions, StudyOptions
-
-OLD_KEYS = {
-    "p": "study.p",
-    "length": "study.length",
-    "runs": "study.runs",
-    "workspace.project": "study.project",
-    "workspace.entity": "study.entity",
-}
-"""How keys of evaluate.py were written in version 0.1.0, and how they are now."""
 
 
 @dataclass
@@ -42,20 +32,3 @@ class EvaluateConfig(EvaluateOptions):
                 f"generate.samples={self.generate.samples}: it must be 0 without study=score, which alone writes "
                 "sentences"
             )
-
-
-def refuse_old_spellings(arguments: Sequence[str]) -> None:
-    """Refuse what evaluate.py read in version 0.1.0 and would not understand, or take for something else, now.
-
-    Args:
-        arguments: as typed.
-
-    Raises:
-        UsageError: one of them is spelled as it was.
-    """
-    for argument in arguments:
-        key, equals, value = argument.lstrip("+~").partition("=")
-        if equals and key in OLD_KEYS:
-            raise UsageError(f"{argument}: it is written {OLD_KEYS[key]}={value} now")
-        if equals and key == "study" and {"null", "None", ""} & set(value.split(",")):
-            raise UsageError(f"{argument}: what it stood for is study=score now, and the default")

@@ -1,4 +1,4 @@
-"""A recurrent model of characters, to compare Transformers with: embed, a stack of LSTM layers, a linear head."""
+"""A recurrent model of characters, to compare Transformers with: embedding, LSTM layers, a linear unembedding."""
 
 import math
 
@@ -22,8 +22,8 @@ class CharLSTM(nn.Module):
 
     with i, f, g, o affine in x_t and h_{t-1}; a layer's h are the next one's x. States are zero before the first token.
 
-    Weights at first: of the recurrence orthogonal, a gate each; of the inputs and the head Xavier uniform; embeddings
-    normal with deviation 1, as the Transformer's; biases zero, but for those of the forget gates.
+    Initial weights: each gate's recurrent matrix is orthogonal; those of the inputs and the unembedding are Xavier
+    uniform; embeddings are normal with deviation 1, as the Transformer's; biases are zero, except the forget gates'.
 
     Args:
         vocabulary_size: symbols that can be read and predicted, V.
@@ -60,13 +60,13 @@ class CharLSTM(nn.Module):
         # Its own dropout is between layers; the one behind the last is beside it.
         self.lstm = nn.LSTM(width, width, depth, batch_first=True, dropout=dropout if depth > 1 else 0.0)
         self.dropout = Dropout(dropout)
-        self.head = nn.Linear(width, vocabulary_size)
+        self.unembedding = nn.Linear(width, vocabulary_size)
         self._initialise(forget_bias)
 
     def _initialise(self, forget_bias: float) -> None:
         nn.init.normal_(self.embedding.weight)
-        nn.init.xavier_uniform_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        nn.init.xavier_uniform_(self.unembedding.weight)
+        nn.init.zeros_(self.unembedding.bias)
         with torch.no_grad():
             for name, parameter in self.lstm.named_parameters():
                 gates = parameter.view(GATES, self.width, -1)
@@ -95,7 +95,7 @@ class CharLSTM(nn.Module):
 
     def forward(self, ids: Int[Tensor, "B N"]) -> Float[Tensor, "B N V"]:
         """Return the logits of the next symbol at each position."""
-        return self.head(self.encode(ids))
+        return self.unembedding(self.encode(ids))
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Infinite: there is no theorem here for a product of gates and states.

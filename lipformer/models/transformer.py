@@ -1,4 +1,4 @@
-"""The character-level Transformer: embed, a stack of blocks, a linear head."""
+"""The character-level Transformer: embed, a stack of blocks, a linear unembedding."""
 
 import math
 from collections.abc import Callable
@@ -99,10 +99,10 @@ class CharTransformer(nn.Module):
                 linear(module)
         normalised = all(contracts.normalises_output(block.feedforward) for block in blocks)
         self.final_norm = nn.Identity() if normalised else norm(width)
-        self.head = nn.Linear(width, vocabulary_size)
+        self.unembedding = nn.Linear(width, vocabulary_size)
         nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
-        nn.init.xavier_uniform_(self.head.weight)
-        nn.init.zeros_(self.head.bias)
+        nn.init.xavier_uniform_(self.unembedding.weight)
+        nn.init.zeros_(self.unembedding.bias)
 
     @property
     def longest_input(self) -> int | None:
@@ -130,7 +130,7 @@ class CharTransformer(nn.Module):
         Raises:
             ValueError: the sequence is longer than the model accepts (`longest_input`).
         """
-        return self.head(self.encode(ids))
+        return self.unembedding(self.encode(ids))
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
         """Upper bound on the constant of the trunk, from embedded tokens to features: the product of its layers'.

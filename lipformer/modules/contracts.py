@@ -182,7 +182,7 @@ class TwoPaths(Protocol):
 
 @runtime_checkable
 class HasTrunk(Protocol):
-    """A language model in three steps: ``embed``, ``trunk``, and a module ``head`` from features to logits.
+    """A language model in three steps: ``embed``, ``trunk``, and a module ``unembedding`` from features to logits.
 
     A model that lacks it has no certificate, no local constants, and of ``stability/`` gradients, parameters and
     updates only.

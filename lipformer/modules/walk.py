@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from torch import Tensor, nn
 
@@ -26,7 +26,7 @@ Role = Literal[
     "part",
     "stack",
     "final_norm",
-    "head",
+    "unembedding",
     "other",
     "trunk",
 ]
@@ -38,11 +38,14 @@ block                     within ``blocks``: applies layers one after the other,
 layer, residual           of the trunk, in its order; a residual has a child ``branch``
 branch, norm, part        the residual's children of these names; any other child of a layer or residual
 stack, final_norm         behind the blocks; a stack applies several, each with this role
-head                      from features to logits
+unembedding               from features to logits
 other                     any other child of the model, such as the network of a model without ``blocks``
 trunk                     from embedded tokens to features: the whole, which :func:`walk` has no place for
 ========================  ==============================================================================================
 """
+
+UNEMBEDDING: Final = "unembedding"
+"""Name and role of the map from features to logits."""
 
 TRUNK_ROLES = ("layer", "residual", "final_norm")
 """Roles of what is applied one after the other, from the embedded tokens to the features."""
@@ -72,7 +75,7 @@ def walk(model: nn.Module) -> Iterator[Place]:
 
     Args:
         model: any; those of its children have a role of their own that are named ``embedding``, ``position``,
-            ``blocks``, ``final_norm`` or ``head``, as those of `lipformer.models.transformer.CharTransformer` are.
+            ``blocks``, ``final_norm`` or ``unembedding``, as those of a ``CharTransformer`` are.
 
     Raises:
         AttributeError: a ``chain`` names what the block does not have.
@@ -82,15 +85,15 @@ def walk(model: nn.Module) -> Iterator[Place]:
         if name in children:
             yield Place(name, children[name], role)
     for name, child in children.items():
-        if name not in (*BEFORE, "blocks", "final_norm", "head"):
+        if name not in (*BEFORE, "blocks", "final_norm", UNEMBEDDING):
             yield Place(name, child, "other")
     if "blocks" in children:
         yield from _trunk(children["blocks"])
     if "final_norm" in children:
         for name, module, whole in _unfold("final_norm", children["final_norm"]):
             yield Place(name, module, "final_norm" if whole else "stack")
-    if "head" in children:
-        yield Place("head", children["head"], "head")
+    if UNEMBEDDING in children:
+        yield Place(UNEMBEDDING, children[UNEMBEDDING], UNEMBEDDING)
 
 
 def _trunk(blocks: nn.Module) -> Iterator[Place]:

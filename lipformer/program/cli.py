@@ -19,7 +19,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from lipformer.config import conf_dir, refuse_unread, register, to_plain, typed_keys, validate, without_unread
-from lipformer.config.evaluate import refuse_old_spellings
+from lipformer.config.renamed import refuse_old_spellings
 from lipformer.errors import UsageError
 from lipformer.runs.folder import Outcome, claim_folder, local_rank, recorded
 from lipformer.system.openmp import limit_spinning
@@ -36,11 +36,6 @@ def train() -> None:
 
 def evaluate() -> None:
     """Entry point of ``evaluate.py``: compose, evaluate, leave with the outcome's exit code."""
-    try:
-        refuse_old_spellings(sys.argv[1:])
-    except UsageError as error:
-        _print_error(str(error))
-        sys.exit(error.exit_code)
     _run("evaluate", _evaluate)
 
 
@@ -97,6 +92,11 @@ def _run(config_name: str, job: Callable[[DictConfig, Path], float | None]) -> N
     could not tell a diverged job from a failed one.
     """
     register()
+    try:
+        refuse_old_spellings(config_name, sys.argv[1:])
+    except UsageError as error:
+        _print_error(str(error))
+        sys.exit(error.exit_code)
     _refuse_unknown_flags(sys.argv[1:])
     for flag in {"-m", "--multirun"}.intersection(sys.argv):  # wherever it is typed; Hydra takes it first only
         sys.argv.remove(flag)

@@ -8,6 +8,7 @@ from hydra.errors import OverrideParseException
 from omegaconf import DictConfig
 
 from lipformer.config import choices_by_option, conf_dir
+from lipformer.config.renamed import RENAMED
 from lipformer.config.suggestions import suggest
 
 
@@ -52,6 +53,8 @@ def _type_error(cause: str, config_name: str) -> str:
 
 
 def _nearest(key: str, config_name: str) -> str:
+    if key in RENAMED[config_name]:
+        return f": it is written {RENAMED[config_name][key]} now"
     having = choices_by_option(config_name)
     if key in having:  # of another choice of the group than the one that was taken
         return f": it is an option of {', '.join(having[key])}"

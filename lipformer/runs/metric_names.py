@@ -29,11 +29,14 @@ ORDER = (
     ("blocks",),
     ("final_norm",),
     (TRUNK,),
-    ("unembedding", "head"),  # the second is the name of version 0.1.0
+    ("unembedding",),
     (LOGITS,),
     (TOTAL,),
 )
 """First parts of the names of layers, in the order of the model."""
+
+OLD_LAYERS = {"head": "unembedding"}
+"""Layers as version 0.1.0 named them, with their names of today."""
 
 TOKENS = f"{TRAIN}/tokens"
 """Tokens seen so far: in every row, the horizontal axis that means the same in runs with batches of other sizes."""
@@ -65,6 +68,14 @@ def split_metric(metric: str) -> tuple[str, str | None, str] | None:
         case [group, layer, quantity]:
             return group, layer, quantity
     return None
+
+
+def named_today(metric: str) -> str:
+    """Return what a metric of a run of version 0.1.0 is called today."""
+    match metric.split("/"):
+        case [group, layer, quantity] if layer in OLD_LAYERS:
+            return metric_name(group, quantity, OLD_LAYERS[layer])
+    return metric
 
 
 def kind_of(layer: str) -> str:

@@ -4,7 +4,7 @@ import csv
 import glob
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from lipformer.errors import UsageError
 from lipformer.runs.folder import Outcome, read_json, read_outcome
-from lipformer.runs.metric_names import TOKENS
+from lipformer.runs.metric_names import TOKENS, named_today
 from lipformer.tasks import Task, task_of
 
 LARGEST = 2**53
@@ -83,12 +83,14 @@ def read_record(folder: Path) -> RunRecord:
     """
     if not os.path.isdir(folder):  # unlike is_dir, no error where it may not be asked
         raise UsageError(f"{folder}: no such run folder")
+    config = read_config(folder / "config.yaml")
+    name = named_today if is_of_first_version(config) else str
     return RunRecord(
         folder=folder,
-        config=_read_config(folder / "config.yaml"),
+        config=config,
         outcome=read_outcome(folder),
-        metrics=_read_json(folder / "metrics.json") or {},
-        series=read_series(folder / "metrics.csv"),
+        metrics={name(metric): value for metric, value in (_read_json(folder / "metrics.json") or {}).items()},
+        series={name(metric): series for metric, series in read_series(folder / "metrics.csv").items()},
         samples=_read_json(folder / "samples.json"),
         certificate=_read_json(folder / "certificate.json"),
     )
@@ -201,12 +203,18 @@ def _number(cell: str) -> tuple[bool, float]:
         return False, np.nan
 
 
-def _read_config(file: Path) -> dict[str, Any]:
+def read_config(file: Path) -> dict[str, Any]:
+    """Return the configuration in a file of YAML, as it was typed; empty where it cannot be read."""
     try:
         config = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     except Exception:  # YAML's errors and OmegaConf's have no base in common
         return {}
     return {str(key): value for key, value in config.items()} if isinstance(config, dict) else {}
+
+
+def is_of_first_version(config: Mapping[str, Any]) -> bool:
+    """Whether a run's configuration is one of version 0.1.0, which had no group ``model``."""
+    return bool(config) and "model" not in config
 
 
 def _read_json(file: Path) -> dict[str, Any] | None:

@@ -161,14 +161,14 @@ def certify_predictions(
     model: CharTransformer, loader: ResumableLoader, certificate: Certificate
 ) -> tuple[list[np.ndarray], Average]:
     """Return the certified radius of each prediction, an array a sentence in the order of the split, and its nats."""
-    device = model.head.weight.device
+    device = model.unembedding.weight.device
     measured = Average().to(device)
     radii: dict[int, np.ndarray] = {}
     batches = tracked(loader, "certifying", sys.stdout.isatty())
     for numbers, batch in zip(loader.batch_sampler, batches, strict=True):
         logits = model(batch.inputs.to(device))
         measured.update(*sum_nats(logits, batch.targets.to(device)))
-        found = certified_radii(logits, model.head.weight, certificate.trunk, certificate.p).cpu().numpy()
+        found = certified_radii(logits, model.unembedding.weight, certificate.trunk, certificate.p).cpu().numpy()
         radii.update({number: row[:n] for number, row, n in zip(numbers, found, batch.lengths.tolist(), strict=True)})
     return [radii[number] for number in sorted(radii)], measured
 
@@ -243,7 +243,7 @@ def radii_table(metrics: Mapping[str, Any], name: str) -> Table:
 
 
 def _batch(model: CharTransformer, loader: ResumableLoader, numbers: list[int]) -> Batch:
-    return Batch(*(tensor.to(model.head.weight.device) for tensor in loader.gather(numbers)))
+    return Batch(*(tensor.to(model.unembedding.weight.device) for tensor in loader.gather(numbers)))
 
 
 def _number(value: float) -> Text:

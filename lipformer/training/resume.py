@@ -18,6 +18,8 @@ from lipformer.config import typed_keys
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, UsageError
 from lipformer.options.trainer import TrainerOptions
+from lipformer.runs.metric_names import named_today
+from lipformer.runs.record import is_of_first_version, read_config
 from lipformer.system.atomic import replacing
 from lipformer.training.resume_changes import may_change, refuse_changes
 
@@ -131,11 +133,16 @@ def _check_room_to_train(checkpoint: Mapping[str, Any], options: Mapping[str, An
 
 
 def prepend_metrics(folder: Path, resume_from: Path, step: int) -> None:
-    """Put the old run's rows of ``metrics.csv``, up to the checkpoint's step, before those of `folder`."""
-    old, new = resume_from.absolute().parent.parent / "metrics.csv", folder / "metrics.csv"
+    """Put the old run's rows of ``metrics.csv``, up to the checkpoint's step, before those of `folder`.
+
+    Metrics of a run of version 0.1.0 get their names of today.
+    """
+    home = resume_from.absolute().parent.parent
+    old, new = home / "metrics.csv", folder / "metrics.csv"
     if not old.is_file():
         return
-    before = [row for row in _rows(old) if int(row["step"]) < step]
+    name = named_today if is_of_first_version(read_config(home / "config.yaml")) else str
+    before = [{name(key): cell for key, cell in row.items()} for row in _rows(old) if int(row["step"]) < step]
     rows = before + (_rows(new) if new.is_file() else [])
     names = {name for row in rows for name in row} - {"epoch", "step"}
     with replacing(new, "w", newline="") as file:

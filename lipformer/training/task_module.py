@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
+from lipformer.assembly.old_configs import rename_weights
 from lipformer.data.collate import Batch
 from lipformer.errors import DivergedError
 from lipformer.runs.metric_names import TOKENS, TRAIN, VALID, metric_name
@@ -173,6 +174,7 @@ class TaskModule(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the sums, and let an unfinished validation be forgotten: its own sums are gone."""
+        rename_weights(checkpoint)  # Lightning read the file itself, and loads the weights next
         extras = checkpoint["lipformer"]
         self.tokens_seen = extras["tokens_seen"]
         self.train_average.update(torch.tensor(extras["nats"], dtype=torch.float64), torch.tensor(extras["tokens"]))

@@ -11,7 +11,7 @@ from lipformer.bounds.empirical.local import LocalConstant, local_lipschitz
 from lipformer.functional.spectral import Norm
 from lipformer.modules.contexts import explicit
 from lipformer.modules.contracts import HasTrunk, joined_heads
-from lipformer.modules.walk import walk, watching
+from lipformer.modules.walk import UNEMBEDDING, walk, watching
 
 
 class Head(nn.Module):
@@ -73,7 +73,7 @@ class FromEmbedding(nn.Module):
     """A language model as a function of its embedded tokens, which can move where ids cannot.
 
     Args:
-        model: it has ``trunk``, from embedded tokens to features, and ``head``, to logits.
+        model: it has ``trunk``, from embedded tokens to features, and ``unembedding``, to logits.
     """
 
     def __init__(self, model: nn.Module):
@@ -83,7 +83,7 @@ class FromEmbedding(nn.Module):
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N V"]:
         """Return the logits."""
         assert isinstance(self.model, HasTrunk)
-        return self.model.get_submodule("head")(self.model.trunk(x))
+        return self.model.get_submodule(UNEMBEDDING)(self.model.trunk(x))
 
 
 def head_constants(layer: nn.Module, x: Float[Tensor, "B N D"], p: Norm = 2, **options: Any) -> Float[Tensor, "B H"]:
@@ -110,8 +110,8 @@ def model_constants(
     """Local constants of a model's parts, each at the input that it really gets, and of the whole.
 
     Args:
-        model: has ``embed``, ``trunk`` and ``head``, as a ``CharTransformer`` has; what lies between is measured as far
-            as `lipformer.modules.walk` finds layers there.
+        model: has ``embed``, ``trunk`` and ``unembedding``, as a ``CharTransformer`` has; what lies between is measured
+            as far as `lipformer.modules.walk` finds layers there.
         ids: sentences of equal length; padding would be measured too.
         p: 2, ``math.inf`` or "mixed".
         starts: directions to start from besides the random ones, by the names of the result; names may lack.
