@@ -1,4 +1,4 @@
-"""What models are trained for, and by which names it is measured: the one place that knows them, without torch.
+"""The tasks that models are trained for, with the names and units of their measures; free of torch.
 
 Training, evaluation, report, figures and loggers take the names of metrics and their units from a run's task. The
 group ``task`` of the configuration names it; a model or corpus that is of another task than the default overrides the
@@ -13,13 +13,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Measure:
-    """A way to say how good a model is.
+    """A measure of how good a model is.
 
     Attributes:
-        name: last part of the metrics' names.
-        unit: what it counts.
+        name: the last part of the names of its metrics.
+        unit: the unit of a sum, such as nats.
         short: the unit of the mean, for tables.
-        long: the same in words, for axes.
+        long: the unit of the mean in words, for axes.
         size: of one unit, in units of the task's objective.
     """
 
@@ -30,22 +30,22 @@ class Measure:
     size: float = 1.0
 
     def of(self, score: float) -> float:
-        """Convert a value of the objective."""
+        """Convert a value of the objective to this measure."""
         return score / self.size
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is minimised, and what trains it.
+    """A task: which objective is minimised, and which class trains a model on it.
 
     Attributes:
         name: the choice ``task=<name>``.
-        objective: the mean that is minimised, over all that was predicted; what a sweep compares and ``best.ckpt`` is
-            chosen by, on valid.
-        derived: measures that are multiples of it.
-        counted: what the mean is over; metrics count it by this name.
-        generates: whether its models write text.
-        module: the class, a `lipformer.training.task_module.TaskModule`, that takes the steps.
+        objective: the mean that is minimised, over everything that was predicted. Its value on valid is what a sweep
+            compares, and what ``best.ckpt`` is chosen by.
+        derived: measures that are multiples of the objective.
+        counted: what the mean is over, such as tokens, as metrics name it.
+        generates: whether models of this task write text.
+        module: the path of the class, a `lipformer.training.task_module.TaskModule`, that trains.
     """
 
     name: str
@@ -57,23 +57,23 @@ class Task:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """The objective, and what is derived from it."""
+        """The objective and the measures derived from it."""
         return self.objective, *self.derived
 
     def metric(self, prefix: str) -> str:
-        """Return the objective's name as a metric.
+        """Return the name of the objective as a metric.
 
         Args:
-            prefix: ``train``, ``val`` or ``test``, after ``best/`` perhaps.
+            prefix: ``train``, ``val`` or ``test``, or one of these after ``best/``.
         """
         return f"{prefix}/{self.objective.name}"
 
     def metrics(self, prefix: str, score: float | None) -> dict[str, float | None]:
-        """Return all measures of a score as metrics; None of none."""
+        """Return a value of the objective in all measures, by the names of the metrics; without a value, None."""
         return {f"{prefix}/{m.name}": None if score is None else m.of(score) for m in self.measures}
 
     def describe(self, score: float) -> str:
-        """Spell a score in all measures."""
+        """Return a value of the objective in all measures, as text."""
         derived = "".join(f" = {measure.of(score):.4f} {measure.unit}" for measure in self.derived)
         return f"{score:.4f} {self.objective.short}{derived}"
 
@@ -93,7 +93,7 @@ def task_of(config: Mapping[str, Any]) -> Task:
     """Return the task of a run.
 
     Args:
-        config: plain; of a run of version 0.1.0, or one that cannot be read, it is the language's.
+        config: the configuration as plain containers. Without a known task, as in version 0.1.0, it is `LANGUAGE`.
     """
     node = config.get("task")
     name = node.get("name") if isinstance(node, Mapping) else None

@@ -30,7 +30,7 @@ from lipformer.training.callbacks.progress import (
 from lipformer.training.callbacks.throughput import Throughput
 from lipformer.training.language import LanguageModule
 
-FIGURES = ["train 3.004 nats", "valid 3.014 nats", "4.348 bits", "gradient 0.104", "entropy 63%"]
+VALUES = ["train 3.004 nats", "valid 3.014 nats", "4.348 bits", "gradient 0.104", "entropy 63%"]
 
 
 def screen(width):
@@ -41,7 +41,7 @@ def plain(console):
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", console.file.getvalue())
 
 
-def test_figures_come_from_the_metrics_and_from_whoever_has_them():
+def test_values_come_from_the_metrics_and_from_whoever_has_them():
     state = trainer()
     assert describe_progress(state, LANGUAGE) == []
     state = trainer(**{"train/nats_per_char": 3.0041, "train/gradient_norm": 0.25})
@@ -55,7 +55,7 @@ def test_figures_come_from_the_metrics_and_from_whoever_has_them():
         object(),
         SimpleNamespace(latest={"stability/total/gradient_norm": 0.1038, "stability/total/entropy_share": 0.631}),
     ]
-    assert describe_progress(state, LANGUAGE) == FIGURES
+    assert describe_progress(state, LANGUAGE) == VALUES
     state.callbacks[1].latest = {"stability/total/gradient_norm": math.inf, "stability/total/entropy_share": math.nan}
     assert describe_progress(state, LANGUAGE)[3:] == ["gradient inf", "entropy nan%"]
 
@@ -67,13 +67,13 @@ def test_what_a_users_callback_calls_latest_may_be_anything(other):
     assert describe_progress(state, LANGUAGE) == ["gradient 0.25"]
 
 
-def test_a_line_drops_the_least_important_figures():
-    assert fitting(FIGURES, 200) == "train 3.004 nats  valid 3.014 nats  4.348 bits  gradient 0.104  entropy 63%"
-    assert fitting(FIGURES, 75) == fitting(FIGURES, 200)
-    assert fitting(FIGURES, 74) == "train 3.004 nats  valid 3.014 nats  4.348 bits  gradient 0.104"
-    assert fitting(FIGURES, 46) == "train 3.004 nats  valid 3.014 nats  4.348 bits"
-    assert fitting(FIGURES, 45) == "train 3.004 nats  valid 3.014 nats"
-    assert fitting(FIGURES, 10) == ""
+def test_a_line_drops_the_least_important_values():
+    assert fitting(VALUES, 200) == "train 3.004 nats  valid 3.014 nats  4.348 bits  gradient 0.104  entropy 63%"
+    assert fitting(VALUES, 75) == fitting(VALUES, 200)
+    assert fitting(VALUES, 74) == "train 3.004 nats  valid 3.014 nats  4.348 bits  gradient 0.104"
+    assert fitting(VALUES, 46) == "train 3.004 nats  valid 3.014 nats  4.348 bits"
+    assert fitting(VALUES, 45) == "train 3.004 nats  valid 3.014 nats"
+    assert fitting(VALUES, 10) == ""
 
 
 @pytest.mark.parametrize("width", [30, 44, 60, 80, 120])
@@ -83,15 +83,15 @@ def test_no_width_wraps_the_bar(width):
     rate, left = "12,068 tokens/s", "10:12:34 left"
     bar.update(bar.training, total=50000, completed=12345, rate=rate, left=left)
     bar.update(bar.validation, total=40, completed=7, visible=True)
-    bar.line.figures = FIGURES
+    bar.line.values = VALUES
     console.print(bar.get_renderable())
     lines = plain(console).splitlines()
-    assert len(lines) == 3, "training, validation, figures"
+    assert len(lines) == 3, "training, validation, values"
     assert all(cell_len(line) <= width for line in lines)
     assert left in lines[0]
     assert (rate in lines[0]) == (width >= 60)
     assert ("7/40" in lines[1]) == (width > 30)
-    assert lines[2] == fitting(FIGURES, width)
+    assert lines[2] == fitting(VALUES, width)
     assert ("12345/50000" in lines[0]) == (width > 30)
 
 
@@ -111,7 +111,7 @@ def test_the_bar_starts_where_a_resumed_run_does_and_keeps_log_lines_apart(now, 
         bar.on_validation_batch_end(state, module)
         bar.on_validation_end(state, module)
         state.global_step = 20
-        bar.on_train_batch_end(state, module)  # in the same tenth of a second: the figures wait
+        bar.on_train_batch_end(state, module)  # in the same tenth of a second: the values wait
         bar.on_train_end(state, module)
         bar.teardown(state, module, "fit")
     finally:
@@ -221,9 +221,9 @@ def test_in_a_terminal_there_is_a_bar(tmp_path):
     bars = [line for line in lines if re.match(r"(step|valid) +\d+/\d+ ", line)]
     assert bars[-1].startswith("step 4/4 ")
     assert bars[-1].rstrip().endswith("tokens/s 0:00:00 left")
-    figures = [line for line in lines if line.startswith("train ")]
-    assert re.fullmatch(r"train \d\.\d{3} nats  valid \d\.\d{3} nats  \d\.\d{3} bits", figures[-1])
-    assert all(cell_len(line) <= width for line in bars + figures)
+    values = [line for line in lines if line.startswith("train ")]
+    assert re.fullmatch(r"train \d\.\d{3} nats  valid \d\.\d{3} nats  \d\.\d{3} bits", values[-1])
+    assert all(cell_len(line) <= width for line in bars + values)
     assert not [line for line in lines if re.match(r"step \d+/4  train", line)], "no plain lines beside the bar"
 
 

@@ -1,4 +1,4 @@
-"""Figures for papers, one function a figure: each a PNG to look at and a PDF to print."""
+"""Figures for papers: each function draws figures and writes each as a PNG to look at and as a PDF to print."""
 
 from lipformer.figures.certified import certified_share
 from lipformer.figures.comparison import compare_runs

@@ -1,4 +1,4 @@
-"""The axes of the panels: tokens or steps along the bottom, and which scale, which ticks and where the legend."""
+"""The axes of the panels: tokens or steps as the horizontal axis, the vertical scale, ticks and legends."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LOG_FROM = 20.0
-"""Ratio of the largest to the smallest value from which an axis is logarithmic."""
+"""The ratio of the largest to the smallest value above which an axis is logarithmic."""
 LEAST_SPAN = 4.0
-"""Ratio of the ends of an axis that is always logarithmic, at the least: has three ticks wherever it lies."""
+"""The smallest ratio of the ends of an axis that is always logarithmic: it contains three ticks, whatever the ends."""
 
 ABOVE: dict[str, Any] = {
     "loc": "lower right",
@@ -28,7 +28,7 @@ ABOVE: dict[str, Any] = {
     "borderpad": 0.0,
     "handlelength": 2.2,
 }
-"""Where a legend stands: above the panel, where no line is."""
+"""The options of a legend above the panel, where it covers no line."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Horizontal:
     """The horizontal axis: tokens seen, or optimizer steps where a run does not say how many tokens it saw.
 
     Attributes:
-        label: with the unit.
-        unit: what one tick unit is in tokens or steps.
-        tokens: whether it shows tokens.
-        end: the last of them, in units.
+        label: its label, with the unit.
+        unit: how many tokens or steps are one unit of the axis.
+        tokens: whether the axis is in tokens.
+        end: where the longest run ends, in units of the axis.
     """
 
     label: str
@@ -48,16 +48,16 @@ class Horizontal:
     end: float
 
     def of(self, series: Series) -> np.ndarray:
-        """Return (rows,), where the rows of a series stand."""
+        """Return (rows,), the places of the rows of a series on the axis."""
         return (series.tokens if self.tokens else series.steps) / self.unit
 
     def limit(self, axes: "Axes") -> None:
-        """Let `axes` show the whole run."""
+        """Set the limits of `axes` so that the longest run fits."""
         axes.set_xlim(0, 1.02 * self.end)
 
 
 def horizontal_axis(records: Sequence[RunRecord]) -> Horizontal:
-    """Return the axis that all series of all records can be drawn over."""
+    """Return an axis over which all series of all records can be drawn."""
     series = list(chain.from_iterable(record.series.values() for record in records))
     tokens = bool(series) and all(np.isfinite(one.tokens).all() for one in series)
     end = max((float(x[-1]) for x in (one.tokens if tokens else one.steps for one in series) if len(x)), default=1.0)
@@ -67,12 +67,12 @@ def horizontal_axis(records: Sequence[RunRecord]) -> Horizontal:
 
 
 def set_scale(axes: "Axes", values: Sequence[np.ndarray], scale: Scale) -> None:
-    """Make the vertical axis logarithmic where it is to be, or where the values span much of it.
+    """Make the vertical axis logarithmic, if its scale is so or if it is ``auto`` and the values span much.
 
     Args:
         axes: in which the values are drawn.
-        values: of the lines.
-        scale: of the axis; with ``log`` there is room above for the line along which infinities are drawn.
+        values: those of the lines.
+        scale: of the axis. With ``log`` it leaves room at the top for infinite values.
     """
     if scale == "linear":
         return
@@ -91,13 +91,13 @@ def set_scale(axes: "Axes", values: Sequence[np.ndarray], scale: Scale) -> None:
         low, high = middle / math.sqrt(LEAST_SPAN), middle * math.sqrt(LEAST_SPAN)
         axes.set_ylim(low, high)
     log_ticks(axes.yaxis, low, high)
-    if always_log and infinite(every).any():  # well above all other values, and above the ticks
+    if always_log and infinite(every).any():  # infinite values are drawn above all others and above the ticks
         low, high = axes.get_ylim()
         axes.set_ylim(low, high * (high / low) ** 0.12)
 
 
 def color_limits(values: Iterable[np.ndarray]) -> tuple[float, float]:
-    """Return the ends of a logarithmic scale of colours."""
+    """Return the smallest and the largest value of a logarithmic scale of colours."""
     known = np.concatenate([finite(one) for one in values])
     known = known[known > 0]
     low, high = (float(known.min()), float(known.max())) if len(known) else (1.0, 1.0)
@@ -105,12 +105,12 @@ def color_limits(values: Iterable[np.ndarray]) -> tuple[float, float]:
 
 
 def few(count: int) -> list[int]:
-    """Return which of `count` rows get a tick: all, or as many as there is room for."""
+    """Return which of `count` rows get a tick: all of them, or as many as there is room for."""
     return list(range(0, count, math.ceil(count / 8)))
 
 
 def legend_above(axes: "Axes") -> None:
-    """Say which line is which, where there are several."""
+    """Add a legend above the panel where it has several lines."""
     handles, _ = axes.get_legend_handles_labels()
     if len(handles) > 1:
         axes.legend(**ABOVE, ncols=len(handles))

@@ -1,4 +1,4 @@
-"""What a certificate buys: the share of predictions that stay, by radius."""
+"""The figure of certified predictions: which share of them does not change within a radius."""
 
 import textwrap
 from collections.abc import Sequence
@@ -21,27 +21,27 @@ def certified_share(
 ) -> list[Path]:
     """Draw the share of predictions that no movement below a radius changes, by certificate and by attack.
 
-    The truth lies between the curves: below the one there is a proof, above the other a counterexample.
+    The true share lies between the curves: up to the lower one there is a proof, above the upper one a counterexample.
 
     Args:
-        radii: increasing, above 0.
-        certified: share certified for each radius.
-        resisting: share that an attack at each radius did not change.
-        closest: distance of the two closest characters, for scale.
-        title: what was measured.
-        movement: what moves, for the axis.
-        file: where to; its suffix is replaced.
+        radii: in increasing order, all above 0.
+        certified: for each radius the share of predictions that is certified.
+        resisting: for each radius the share of predictions that an attack did not change.
+        closest: the distance of the two closest characters, for comparison.
+        title: the title, which says what was measured.
+        movement: the label of the horizontal axis, which says what is moved.
+        file: the file to write; its suffix is replaced.
 
     Returns:
         The files written.
     """
-    from matplotlib.figure import Figure  # heavy, and needed by nobody who only trains
+    from matplotlib.figure import Figure  # slow to import, and not needed to train
 
     with paper_style():
         figure = Figure(figsize=(PAGE, 3.2), layout="constrained")
         axes = figure.add_subplot()
         x, low, high = np.repeat(radii, 2)[1:], np.repeat(certified, 2)[1:], np.repeat(resisting, 2)[:-1]
-        axes.fill_between(x, low, high, color=GREY, alpha=0.12, linewidth=0)  # up to the corners of the steps
+        axes.fill_between(x, low, high, color=GREY, alpha=0.12, linewidth=0)  # fills up to the corners of the steps
         axes.plot(radii, certified, color=BLUE, label="certified")
         axes.step(
             radii, resisting, where="post", color=VERMILION, linestyle=(0, (5, 1.6)), label="not changed by an attack"

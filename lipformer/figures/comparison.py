@@ -1,4 +1,4 @@
-"""The figures of several runs: a line for each, in the order in which they are given, and a row of maps for each."""
+"""The figures of several runs: each run has a line, in the order in which the runs are given, and a row of maps."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +23,8 @@ def compare_runs(records: Sequence[RunRecord], folder: Path) -> list[Path]:
     """Draw several runs: ``learning`` and ``stability`` with a line for each, ``layers`` with a row of maps for each.
 
     Args:
-        records: of the runs; colours follow their order.
-        folder: where to; made if it is not there.
+        records: the runs; colours follow their order.
+        folder: the folder to write to; it is made if it does not exist.
 
     Returns:
         The files written, each figure as PNG and PDF.
@@ -46,7 +46,7 @@ def compare_runs(records: Sequence[RunRecord], folder: Path) -> list[Path]:
 
 
 def _panels(records: Sequence[RunRecord], horizontal: Horizontal) -> list[Panel]:
-    """Return a panel for each quantity that some run has, each a line a run; of bounds it is several lines a run."""
+    """Return a panel for each quantity that some run has, with one line for each run; bounds have several."""
     return [
         panel
         for quantity, drawing in drawings()

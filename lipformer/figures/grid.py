@@ -1,4 +1,4 @@
-"""Panels in two columns, with their letters, and a legend of the runs below them."""
+"""Figures made of panels: in two columns, with a letter each, and below them a legend of the runs."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Panel:
-    """One of the panels of a figure, in which there is something to draw.
+    """A panel of a figure.
 
     Attributes:
-        title: what it shows.
-        draw: draws it.
+        title: its title.
+        draw: draws the panel into the axes that it is given.
     """
 
     title: str
@@ -27,7 +27,7 @@ class Panel:
 
 
 def grid(panels: Sequence[Panel], horizontal: Horizontal) -> "Figure":
-    """Return a figure with panels in two columns; in one where there is one."""
+    """Return a figure with the panels in two columns, or a figure of one column where there is one panel."""
     from matplotlib.figure import Figure
 
     columns = min(2, len(panels))
@@ -45,7 +45,7 @@ def grid(panels: Sequence[Panel], horizontal: Horizontal) -> "Figure":
 
 
 def with_legend(figure: "Figure", names: Sequence[str]) -> "Figure":
-    """Add, below, which line is which run; make room for it."""
+    """Add a legend of the runs below the panels, and make the figure higher by the room it takes."""
     from matplotlib.lines import Line2D
 
     width, height = figure.get_size_inches()

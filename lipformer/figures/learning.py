@@ -1,4 +1,4 @@
-"""The curves of learning: of one run in a figure of its own, of several in two panels."""
+"""The learning curves: one run has a figure, several runs have two panels."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PALE_BLUE = "#8FC7EC"
-"""Of the curve on train, which is ragged, and lies behind that on valid."""
+"""The colour of the curve on train, which is ragged and lies behind the curve on valid."""
 
 
 def learning_of_a_run(record: RunRecord, horizontal: Horizontal) -> "Figure":
-    """Draw a run that has learning curves, the objective on the left and a derived measure on the right."""
+    """Draw the learning curves of a run; the left axis is the objective, the right one a measure derived from it."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(COLUMN, 2.3), layout="constrained")
@@ -48,7 +48,7 @@ def learning_of_a_run(record: RunRecord, horizontal: Horizontal) -> "Figure":
 
 
 def learning_panels(records: Sequence[RunRecord], horizontal: Horizontal) -> list[Panel]:
-    """Return a panel for ``train`` and one for ``valid``, a line for each run, where some run has them.
+    """Return a panel for ``train`` and one for ``valid``, where some run has such curves, with a line for each run.
 
     Runs of another task than the first one's have no line: their objectives cannot be compared.
     """
@@ -70,14 +70,15 @@ def learning_panels(records: Sequence[RunRecord], horizontal: Horizontal) -> lis
 
 
 def _scale(measure: Measure) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """From the objective to the measure, and back."""
+    """Return the functions that convert the objective to the measure, and the measure to the objective."""
     return (lambda score: score / measure.size), (lambda value: value * measure.size)
 
 
 def _limits(records: Sequence[RunRecord], horizontal: Horizontal) -> tuple[float, float]:
-    """Return limits that leave room for where the runs end up: the fall of the first steps is cut off.
+    """Return the limits of the vertical axis, which show well where the runs end.
 
-    So is what lies far above where they began, as a run that diverges does.
+    The steep fall of the first steps is cut off, and so is what lies far above the first value, as in a run that
+    diverges.
     """
     curves = [
         (horizontal.of(one), finite(one.values)) for record in records for one in learning_curves(record).values()

@@ -1,4 +1,4 @@
-"""A series as a line: one of several that are told apart, and where it is infinite."""
+"""Series drawn as lines: those of several runs, infinite values, and single values."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MARKS = 10
-"""Markers on a line: enough to tell it from others, few enough to see it."""
+"""About the number of markers on a line: enough to tell it from others, few enough to see the line."""
 INFINITY = 0.97
-"""Where it lies, as a share of the height: above all else, and a marker there does not touch the legend above."""
+"""Where infinite values are drawn, as a share of the height: above all others, but clear of the legend."""
 
 
 def draw_lines(axes: "Axes", lines: Sequence[Series | None], horizontal: Horizontal) -> None:
-    """Draw a line for each run that has the series, each in the look of its run."""
+    """Draw a line for each run that has the series, in the look of the run."""
     for i, (series, look) in enumerate(zip(lines, looks(len(lines)), strict=True)):
         if series is not None:
             draw_line(axes, series, horizontal, look, turn=i / len(lines))
@@ -36,7 +36,7 @@ def draw_line(
     linewidth: float = 0.9,
     label: str | None = None,
 ) -> None:
-    """Draw a line; `turn`, in [0, 1), moves its markers, so that those of lines on each other are seen."""
+    """Draw a line; `turn`, in [0, 1), shifts its markers, so that those of lines on top of each other are seen."""
     every = max(1, len(series.values) // MARKS)
     axes.plot(
         horizontal.of(series),
@@ -59,7 +59,7 @@ def draw_infinities(
     turn: float = 0.0,
     linewidth: float = 0.9,
 ) -> None:
-    """Draw along the upper edge, where ``∞`` stands beside it, where a series is infinite."""
+    """Draw a line along the upper edge, with ``∞`` beside it, over the rows in which a series is infinite."""
     where = infinite(series.values)
     if where.any():
         every = max(1, len(where) // MARKS)
@@ -79,7 +79,7 @@ def draw_infinities(
 
 
 def say_lone_value(axes: "Axes", series: Series, horizontal: Horizontal) -> None:
-    """Write the value beside a series of a single row: no other shows where between the ticks it lies."""
+    """Write the value beside the marker of a series that has a single row."""
     value = finite(series.values)
     if len(value) == 1 and np.isfinite(value[0]):
         place = float(horizontal.of(series)[0])

@@ -1,4 +1,4 @@
-"""Maps: layers by tokens, a colour for each value."""
+"""Maps of blocks by tokens, in which a colour stands for a value."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def map_of_a_run(axes: "Axes", layers: dict[str, Series], quantity: Quantity, horizontal: Horizontal) -> None:
-    """Draw a quantity of each block, with a bar of its colours."""
+    """Draw a map of a quantity, with a colour bar."""
     values = [series.values for series in layers.values()]
     mesh = draw_map(axes, layers, horizontal, _color_scale(quantity, values))
     bar = axes.figure.colorbar(mesh, ax=axes, pad=0.02, aspect=14)
@@ -31,7 +31,7 @@ def map_of_a_run(axes: "Axes", layers: dict[str, Series], quantity: Quantity, ho
 
 
 def maps_of_runs(records: Sequence[RunRecord], names: Sequence[str], horizontal: Horizontal) -> "Figure | None":
-    """Draw a row of maps for each run that has some, in colours of the same scale down a column."""
+    """Draw a row of maps for each run that has some; the maps of a column share their scale of colours."""
     from matplotlib.figure import Figure
 
     found = [_column(records, quantity, drawing) for quantity, drawing in drawings()]
@@ -67,7 +67,13 @@ def maps_of_runs(records: Sequence[RunRecord], names: Sequence[str], horizontal:
 
 @dataclass(frozen=True)
 class _Column:
-    """A column of maps: by run the series of each block."""
+    """A column of maps.
+
+    Attributes:
+        quantity: what the maps show.
+        title: of the column.
+        layers: for each run, the series of each block.
+    """
 
     quantity: Quantity
     title: str
@@ -75,7 +81,7 @@ class _Column:
 
 
 def _column(records: Sequence[RunRecord], quantity: Quantity, drawing: Drawing) -> _Column | None:
-    """Return the column of a quantity, of its first family where there are several; None where no run has it."""
+    """Return the column of a quantity, for its first kind of branch where it has several; None where no run has it."""
     if not drawing.map_title:
         return None
     families = [block_families(record, quantity, drawing) for record in records]
@@ -87,17 +93,23 @@ def _column(records: Sequence[RunRecord], quantity: Quantity, drawing: Drawing) 
 
 
 def _color_scale(quantity: Quantity, values: Sequence[np.ndarray]) -> "Normalize":
-    """Return the scale of colours: linear where its ends are known beforehand, else logarithmic."""
+    """Return the scale of colours: linear where the quantity has fixed limits, else logarithmic."""
     from matplotlib.colors import LogNorm, Normalize
 
     return Normalize(*quantity.limits) if quantity.limits is not None else LogNorm(*color_limits(values))
 
 
 def draw_map(axes: "Axes", layers: dict[str, Series], horizontal: Horizontal, scale: "Normalize") -> Any:
-    """Draw layers by tokens, the first at the bottom; grey where nothing is known.
+    """Draw layers by tokens, the first layer at the bottom; cells without a finite value are grey.
+
+    Args:
+        axes: to draw in.
+        layers: the series of each layer, by the label of its row.
+        horizontal: the horizontal axis.
+        scale: of the colours.
 
     Returns:
-        What a bar of its colours is made of.
+        The mesh, from which a colour bar can be made.
     """
     from matplotlib import colormaps
 
@@ -116,7 +128,7 @@ def draw_map(axes: "Axes", layers: dict[str, Series], horizontal: Horizontal, sc
 
 
 def _edges(x: np.ndarray) -> np.ndarray:
-    """Return (cells + 1,), the borders of cells around rising places."""
+    """Return (cells + 1,), the borders of cells around their places, which increase."""
     if len(x) == 1:
         return np.array([x[0] - 0.5, x[0] + 0.5])
     middles = (x[1:] + x[:-1]) / 2

@@ -1,4 +1,4 @@
-"""The constants of a normalisation by width: bounds from above, what was found from below."""
+"""The figure of a normalisation's Lipschitz constants by width: upper bounds, and lower bounds that a search found."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 class Measured(Protocol):
-    """What is known and was found at a width; `lipformer.studies.layer_norm.Row` has it.
+    """The constants for one width, as `lipformer.studies.layer_norm.Row` has them.
 
     Attributes:
-        p: ``inf`` or ``2``.
+        p: the norm, ``inf`` or ``2``.
         width: D.
-        loose: a further upper bound, or None.
-        exact: the constant.
-        found: the largest that a search found.
-        median: what half of its starts came to.
-        apart: the largest at inputs with one coordinate apart.
+        loose: a looser upper bound, or None.
+        exact: the exact constant.
+        found: the largest slope that a search found.
+        median: the slope that half of the starts of the search reached.
+        apart: the largest slope at inputs of which one coordinate differs from all others.
     """
 
     p: str
@@ -36,14 +36,14 @@ def norm_constants(rows: Sequence[Measured], name: str, file: Path) -> list[Path
     """Draw a normalisation's constants in the inf-norm, and in both norms the share of them that a search finds.
 
     Args:
-        rows: of one kind, in both norms, by width.
-        name: of the kind, for the reader.
-        file: where to; its suffix is replaced.
+        rows: one for each norm and width, of one kind of normalisation, by increasing width.
+        name: of the kind, for the title.
+        file: the file to write; its suffix is replaced.
 
     Returns:
         The files written.
     """
-    from matplotlib.figure import Figure  # heavy, and needed by nobody who only trains
+    from matplotlib.figure import Figure  # slow to import, and not needed to train
 
     inf, two = ([row for row in rows if row.p == p] for p in ("inf", "2"))
     with paper_style():
@@ -64,7 +64,7 @@ def norm_constants(rows: Sequence[Measured], name: str, file: Path) -> list[Path
         left.set_ylabel("constant · √ε / max |γ|")
         left.set_title(f"{letters(2)[0]} {name} in the inf-norm")
         left.legend(loc="upper left")
-        # The 2-norm's markers are the larger ones, to be seen around the other's where both are 1.
+        # The markers of the 2-norm are larger, so that they are seen around the others where both shares are 1.
         _draw_shares(right, two, "2-norm", color=BLUE, marker="o", markersize=6)
         _draw_shares(right, inf, "inf-norm", color=VERMILION, marker="s", markersize=3)
         right.axhline(1, color=GREY, linewidth=0.6, linestyle=":")
@@ -78,7 +78,7 @@ def norm_constants(rows: Sequence[Measured], name: str, file: Path) -> list[Path
 
 
 def _draw_shares(axes: "Axes", rows: Sequence[Measured], norm: str, **style: Any) -> None:
-    """Draw what share of the constant the best start found, and half of the starts."""
+    """Draw the share of the constant that the best start of the search found, and that half of its starts reached."""
     widths = [row.width for row in rows]
     axes.plot(widths, [row.found / row.exact for row in rows], label=f"{norm}, best start", **style)
     hollow = {"markerfacecolor": "white", "linestyle": (0, (1.2, 1.2)), **style}
@@ -86,7 +86,7 @@ def _draw_shares(axes: "Axes", rows: Sequence[Measured], norm: str, **style: Any
 
 
 def _width_axis(axes: "Axes", widths: Sequence[int]) -> None:
-    """Make the horizontal axis logarithmic, with powers of two for ticks."""
+    """Make the horizontal axis logarithmic, with powers of two as ticks."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
     axes.set_xscale("log", base=2)

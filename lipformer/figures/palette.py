@@ -1,7 +1,8 @@
-"""The colours of runs and lines, in figures and in the report."""
+"""The colours of runs and lines in the figures and in the report."""
 
 OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's (2008), told apart by colour-blind readers: blue, vermilion, green, purple, orange, sky blue, black.
+"""The palette of Okabe and Ito (2008) for colour-blind readers.
 
-Their yellow is left out: it is too light for a line on white.
+Its colours are blue, vermilion, green, purple, orange, sky blue and black. The yellow is left out, as it is too light
+for a line on white.
 """

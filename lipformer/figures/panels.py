@@ -1,4 +1,4 @@
-"""The single panels of how stable training was: blocks by depth, the trunk's constant, gradients, updates."""
+"""The panels of a stability figure, one function for each kind."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 FAMILIES: tuple[Any, ...] = ("-", (0, (3, 1.5)), (0, (1, 1)))
-"""Dashes of lines that share their colours."""
+"""The dashes of lines that share a colour."""
 
 
 def by_depth(
     axes: "Axes", families: Mapping[str, dict[str, Series]], quantity: Quantity, horizontal: Horizontal
 ) -> None:
-    """Draw a line for each block, dark to light.
+    """Draw a line for each block, from dark to light.
 
     Args:
         axes: to draw in.
-        families: series by block; families of them, which differ in dashes, by name.
-        quantity: what they are of.
-        horizontal: the axis.
+        families: by name the kinds of branches, which differ in their dashes; of each the series of the blocks.
+        quantity: what is drawn.
+        horizontal: the horizontal axis.
     """
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import BoundaryNorm, ListedColormap
@@ -60,14 +60,14 @@ def by_depth(
 
 
 def bounds_of_a_run(axes: "Axes", trunk: dict[str, Series], quantity: Quantity, horizontal: Horizontal) -> None:
-    """Draw what was measured and its certificates, with the room between them shaded."""
+    """Draw a measured lower bound and its certificates; the space between two such lines is shaded."""
     measured = _measured(quantity)
     bounds = [name for name in trunk if name != measured]
     for (name, series), look in zip(trunk.items(), looks(len(trunk)), strict=True):
         draw_line(axes, series, horizontal, look, label=name if name == measured else f"certificate ({name})")
         draw_infinities(axes, series, horizontal, look)
         say_lone_value(axes, series, horizontal)
-    if len(bounds) == 1 and measured in trunk:  # the truth lies between
+    if len(bounds) == 1 and measured in trunk:  # the true constant lies between them
         low, high = trunk[measured], trunk[bounds[0]]
         _, one, other = np.intersect1d(low.steps, high.steps, return_indices=True)
         between = (finite(low.values)[one], finite(high.values)[other])
@@ -80,7 +80,7 @@ def bounds_of_a_run(axes: "Axes", trunk: dict[str, Series], quantity: Quantity, 
 def bounds_of_runs(
     axes: "Axes", trunks: Sequence[dict[str, Series]], quantity: Quantity, horizontal: Horizontal
 ) -> None:
-    """Draw what was measured of several runs in their looks, and their certificates thin and without markers."""
+    """Draw the measured lower bounds of several runs in their looks; certificates are thin and have no markers."""
     from matplotlib.lines import Line2D
 
     measured = _measured(quantity)
@@ -99,7 +99,7 @@ def bounds_of_runs(
 
 
 def curves_of_a_run(axes: "Axes", curves: dict[str, Series], quantity: Quantity, horizontal: Horizontal) -> None:
-    """Draw the curves of the quantity's chart: one, or two such as before and after clipping."""
+    """Draw the curves of the quantity's chart: one, or two, such as before and after clipping."""
     for (name, series), color, dash in zip(curves.items(), (BLUE, VERMILION), FAMILIES, strict=False):
         axes.plot(horizontal.of(series), finite(series.values), color=color, linestyle=dash, linewidth=0.9, label=name)
     set_scale(axes, [series.values for series in curves.values()], quantity.scale)
@@ -108,7 +108,7 @@ def curves_of_a_run(axes: "Axes", curves: dict[str, Series], quantity: Quantity,
 
 
 def spread_of_a_run(axes: "Axes", layers: dict[str, Series], quantity: Quantity, horizontal: Horizontal) -> None:
-    """Draw a quantity of all layers together, and shade what those of the single layers span."""
+    """Draw the total of a quantity as a line, and the range of its values over the layers as a shaded band."""
     total = layers.get(TOTAL)
     single = [series for layer, series in layers.items() if layer not in WHOLES]
     if single:
@@ -129,7 +129,7 @@ def spread_of_a_run(axes: "Axes", layers: dict[str, Series], quantity: Quantity,
 
 
 def _measured(quantity: Quantity) -> str:
-    """Return the label of what was measured, to which the bounds are compared."""
+    """Return the label of the measured lower bound, to which the upper bounds are compared."""
     assert quantity.chart is not None
     return quantity.chart.curve.label
 

@@ -1,4 +1,4 @@
-"""What the figures draw of a record: the series of a quantity, without those that have no number."""
+"""The series that the figures draw; a series without a finite value is left out."""
 
 import numpy as np
 
@@ -18,27 +18,27 @@ from lipformer.runs.record import RunRecord, Series
 
 
 def finite(values: np.ndarray) -> np.ndarray:
-    """Replace by nan, which is not drawn, what is no number or too large for an axis with margins."""
+    """Replace infinite values, and those too large to be drawn, by nan, which is not drawn."""
     return np.where(np.abs(values) < LARGEST_DRAWN, values, np.nan)
 
 
 def infinite(values: np.ndarray) -> np.ndarray:
-    """Return where a value is infinite, or too large to be drawn as another."""
+    """Return which values are infinite or too large to be drawn."""
     return values >= LARGEST_DRAWN
 
 
 def has_numbers(series: Series) -> bool:
-    """Return whether there is a value to draw."""
+    """Return whether a series has a value that can be drawn."""
     return bool(np.isfinite(finite(series.values)).any())
 
 
 def known(layers: dict[str, Series]) -> dict[str, Series]:
-    """Leave out layers of which nothing is finite."""
+    """Return the series that have a value that can be drawn."""
     return {layer: series for layer, series in layers.items() if has_numbers(series)}
 
 
 def learning_curves(record: RunRecord) -> dict[str, Series]:
-    """Return what there is of the task's objective on ``train`` and ``valid``."""
+    """Return the series of the task's objective on ``train`` and ``valid``, as far as the run has them."""
     found = {}
     for name, metric in (("train", record.task.metric("train")), ("valid", record.task.metric("val"))):
         if metric in record.series and has_numbers(record.series[metric]):
@@ -52,10 +52,10 @@ def drawings() -> list[tuple[Quantity, Drawing]]:
 
 
 def block_families(record: RunRecord, quantity: Quantity, drawing: Drawing) -> dict[str, dict[str, Series]]:
-    """Return by block what there is of a quantity: one family, or of ``branches`` one for each kind of branch.
+    """Return the series of each block: one family of them, or of ``branches`` one family for each kind of branch.
 
     Returns:
-        By the name of the family (empty where there is one) and the number of the block.
+        By the name of the family, which is empty where there is one, the series by the number of the block.
     """
     layers = {layer: one for layer, one in layer_series(record, quantity).items() if layer not in WHOLES}
     layers = known(layers)
@@ -73,9 +73,9 @@ def curves(record: RunRecord, quantity: Quantity) -> dict[str, Series]:
 
 
 def bounds(record: RunRecord, quantity: Quantity) -> dict[str, Series]:
-    """Return what was measured, by the label of the chart's curve, and the bounds, by the names of their metrics.
+    """Return the measured series by the label of its curve, and the series of the bounds by their norms.
 
-    Nothing where all of it is infinite.
+    Empty where no series has a value that can be drawn.
     """
     assert quantity.chart is not None
     assert quantity.chart.pale is not None
@@ -88,7 +88,7 @@ def bounds(record: RunRecord, quantity: Quantity) -> dict[str, Series]:
 
 
 def compared(record: RunRecord, quantity: Quantity, drawing: Drawing) -> Series | None:
-    """Return the one line that stands for a run beside others; values that cannot be drawn are left out."""
+    """Return the line of a run in a figure of several runs; None where it has no value that can be drawn."""
     if drawing.kind in ("map", "blocks", "branches"):
         families = block_families(record, quantity, drawing).values()
         return over_layers([_only_finite(one) for family in families for one in family.values()], drawing.reduction)

@@ -1,4 +1,4 @@
-"""The figures of one run: how it learned, and how stable it was."""
+"""The figures of one run: its learning curves, and how stable its training was."""
 
 from collections.abc import Callable
 from itertools import zip_longest
@@ -24,8 +24,8 @@ def draw_run(record: RunRecord, folder: Path) -> list[Path]:
     """Draw a run: ``learning`` and ``stability``, each as PNG and PDF.
 
     Args:
-        record: of the run; what it has no values of is not drawn, and infinities and nan are left out.
-        folder: where to; made if it is not there.
+        record: the run; quantities that it does not have are not drawn.
+        folder: the folder to write to; it is made if it does not exist.
 
     Returns:
         The files written.
@@ -42,7 +42,7 @@ def draw_run(record: RunRecord, folder: Path) -> list[Path]:
 
 
 def _panels(record: RunRecord, horizontal: Horizontal) -> list[Panel]:
-    """Return what there is to draw; panels with a colour bar stand on the left, so that the others are wider."""
+    """Return the panels of the quantities that the run has; those with a colour bar make up the left column."""
     left: list[Panel] = []
     right: list[Panel] = []
     for quantity, drawing in drawings():

@@ -1,4 +1,4 @@
-"""The style of the figures: for a column or the width of a page, legible there, told apart without colour vision."""
+"""The style of the figures: legible at the width of a column or a page, and in colours for colour-blind readers."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLUMN, PAGE = 3.3, 6.75
-"""Widths in inches: of a column of a page with two, and of that page."""
+"""Widths in inches: of one column of a two-column page, and of the whole page."""
 
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, BLACK = OKABE_ITO
 GREY = "#666666"
@@ -23,13 +23,13 @@ PNG_DPI = 200
 
 SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
-logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns of caches that it makes on its first use
-logging.getLogger("fontTools").setLevel(logging.ERROR)  # it tells of each table of an embedded font
+logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns about the caches that it makes on its first use
+logging.getLogger("fontTools").setLevel(logging.ERROR)  # it logs each table of an embedded font
 
 
 @dataclass(frozen=True)
 class Look:
-    """How one of several lines is drawn: colour, dashes and marker all differ, so that a print in grey does.
+    """How one of several lines is drawn; colours, dashes and markers all differ, so that a print in grey is legible.
 
     Attributes:
         color: as matplotlib takes it.
@@ -51,11 +51,11 @@ LOOKS: tuple[Look, ...] = (
     Look(SKY, (0, (2.6, 1.4)), "P"),
     Look(BLACK, (0, (5, 1.2, 1.2, 1.2, 1.2, 1.2)), "X"),
 )
-"""Looks of lines, in the order of their use."""
+"""The looks of lines, in the order in which they are used."""
 
 RC: dict[str, Any] = {
     "font.family": "sans-serif",
-    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib: the same on every machine
+    "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, so that it is the same on every machine
     "font.size": 7,
     "mathtext.fontset": "dejavusans",
     "figure.titlesize": 8,
@@ -97,24 +97,24 @@ RC: dict[str, Any] = {
     "legend.borderaxespad": 0.3,
     "figure.constrained_layout.h_pad": 0.03,
     "figure.constrained_layout.w_pad": 0.03,
-    "image.cmap": "viridis",  # of even lightness steps, which colour blindness leaves alone
+    "image.cmap": "viridis",  # its lightness increases evenly, which colour-blind readers see too
     "pdf.fonttype": 42,  # TrueType: Type 3, the default, is refused by some publishers
     "ps.fonttype": 42,
 }
-"""Matplotlib's parameters, over its defaults."""
+"""Matplotlib's parameters that differ from its defaults."""
 
 
 @contextmanager
 def paper_style() -> Iterator[None]:
     """Draw and save in the project's style inside the block; matplotlib's parameters are the user's again after it."""
-    from matplotlib import style  # heavy, and needed by nobody who only trains
+    from matplotlib import style  # slow to import, and not needed to train
 
     with style.context(["default", RC]):
         yield
 
 
 def looks(count: int) -> list[Look]:
-    """Return a look for each of `count` lines; from the eighth on, colours come again with other dashes and markers."""
+    """Return a look for each of `count` lines; from the eighth on, colours are reused with other dashes and markers."""
     many = len(LOOKS)
     return [
         Look(LOOKS[i % many].color, LOOKS[(i + i // many) % many].dashes, LOOKS[(i + i // many) % many].marker)
@@ -133,8 +133,8 @@ def save(figure: "Figure", file: Path) -> list[Path]:
     """Write a figure as PNG and PDF, the same bytes each time.
 
     Args:
-        figure: made, and saved, in `paper_style`.
-        file: where to; its suffix is replaced.
+        figure: made within `paper_style`, in which it is also saved.
+        file: the file to write; its suffix is replaced.
 
     Returns:
         The files written.
@@ -144,7 +144,7 @@ def save(figure: "Figure", file: Path) -> list[Path]:
 
     file.parent.mkdir(parents=True, exist_ok=True)
     image, page = file.with_suffix(".png"), file.with_suffix(".pdf")
-    # `savefig` would draw each of the two once more to find the layout, which takes most of the time.
+    # `savefig` would compute the layout again for each of the two files, which takes most of the time.
     figure.set_dpi(PNG_DPI)
     with replacing(image) as stream:
         FigureCanvasAgg(figure).print_png(stream)
@@ -155,9 +155,9 @@ def save(figure: "Figure", file: Path) -> list[Path]:
 
 
 def log_ticks(axis: Any, low: float, high: float) -> None:
-    """Give a logarithmic axis a few ticks with plain labels: powers of ten, between close ones 2 and 5 times them.
+    """Give a logarithmic axis a few ticks with plain labels: powers of ten, and multiples of them on a short axis.
 
-    Matplotlib's own labels are formulas, and take longer than all else in the figure.
+    Matplotlib's own labels are formulas; drawing them takes longer than the rest of the figure.
 
     Args:
         axis: a `matplotlib.axis.Axis`, or the axis of a colour bar.
@@ -167,7 +167,7 @@ def log_ticks(axis: Any, low: float, high: float) -> None:
     from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
     if high < 3 * low:
-        axis.set_major_locator(MaxNLocator(5))  # of what the axis shows, since one value alone has no tick of its own
+        axis.set_major_locator(MaxNLocator(5))  # chosen for what the axis shows: a single value has no range for ticks
     else:
         wide, close = high > 300 * low, high < 10 * low
         subs = (1.0,) if wide else (1.0, 1.5, 2.0, 3.0, 5.0, 7.0) if close else (1.0, 2.0, 5.0)
@@ -178,7 +178,7 @@ def log_ticks(axis: Any, low: float, high: float) -> None:
 
 
 def power(value: float) -> str:
-    """Spell a positive number shortly: as it is near 1, else with a power of ten."""
+    """Return a short text for a positive number: in decimals near 1, else with a power of ten."""
     if 0.9e-3 < value < 1e4:
         return f"{value:.4g}"
     mantissa, _, exponent = f"{value:.1e}".partition("e")
@@ -187,5 +187,5 @@ def power(value: float) -> str:
 
 
 def letters(count: int) -> Sequence[str]:
-    """Return (a), (b), ... for the panels of a figure."""
+    """Return the letters (a), (b), ... of the panels of a figure."""
     return [f"({chr(ord('a') + i)})" for i in range(count)]

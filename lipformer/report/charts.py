@@ -1,4 +1,4 @@
-"""The curves: one chart a quantity, all runs in the same axes."""
+"""The charts of the report: one for each quantity, with the curves of all runs in the same axes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -18,15 +18,15 @@ from lipformer.tasks import Task
 
 HEIGHT = 270
 POINTS = 1_000
-"""Of a curve at most."""
+"""The largest number of points of a curve."""
 ALL_POINTS = 250_000
-"""Of a page at most; more runs have fewer points each."""
+"""The largest number of points of a page: the more curves there are, the fewer points each has."""
 DECADES = 1.3
-"""A quantity that spans more has a logarithmic axis."""
+"""With ``scale="auto"``, values that span more decades than this have a logarithmic axis."""
 
 
 def loss_quantities(task: Task) -> tuple[Quantity, Quantity]:
-    """Return the rows of a task's objective, on the training text and on valid."""
+    """Return a task's objective as two quantities with charts: on the training text and on the validation text."""
     about, name = task.objective.long, task.objective.name
     return (
         Quantity(name, "Training loss", group=TRAIN, chart=Chart(about, Curve("train", None))),
@@ -35,7 +35,7 @@ def loss_quantities(task: Task) -> tuple[Quantity, Quantity]:
 
 
 def charted(tasks: Sequence[Task]) -> list[tuple[str, Quantity, Chart]]:
-    """Return the key in the page, the quantity and the chart of all that is charted, in the order of the page."""
+    """Return the key in the page, the quantity and the chart of all that has a chart, in the order of the page."""
     losses = {
         f"{quantity.group}_{number}" if number else quantity.group: quantity
         for number, task in enumerate(tasks)
@@ -46,16 +46,17 @@ def charted(tasks: Sequence[Task]) -> list[tuple[str, Quantity, Chart]]:
 
 
 def draw_charts(records: Sequence[RunRecord], names: Sequence[str]) -> list[dict[str, Any]]:
-    """Lay out the charts that at least one run has something for.
+    """Lay out the charts of all quantities that at least one run has.
 
     Args:
-        records: of the runs.
-        names: of the runs, for the reader.
+        records: the runs.
+        names: the names of the runs for the reader, in the same order.
 
     Returns:
-        A dictionary a chart: ``key``, ``title``, ``about``, ``log`` (the scale of the y axis), ``notes`` (what curves
-        cannot show), ``thinned`` and ``curves``, each with its ``run`` (number), ``what`` it is, whether it is
-        ``pale``, and ``steps``, ``tokens`` and ``values``, the first two as differences, which are shorter to write.
+        One dictionary for each chart, with ``key``, ``title``, ``about``, ``log`` (whether the vertical axis is
+        logarithmic), ``notes`` (sentences about curves without a finite value), ``thinned`` (whether points were left
+        out) and ``curves``. A curve has ``run`` (its number), ``what`` it shows, whether it is ``pale``, and ``steps``,
+        ``tokens`` and ``values``. Steps and tokens are differences from one row to the next, which take less room.
     """
     charts = charted(tasks_of(records))
     curves = sum(1 + (chart.pale is not None) for _, _, chart in charts)
@@ -67,8 +68,8 @@ def draw_charts(records: Sequence[RunRecord], names: Sequence[str]) -> list[dict
 def draw_chart(
     quantity: Quantity, chart: Chart, records: Sequence[RunRecord], names: Sequence[str], limit: int
 ) -> dict[str, Any]:
-    """Lay out one chart, with at most `limit` points a curve."""
-    drawn = [curve for curve in (chart.pale, chart.curve) if curve is not None]  # the pale ones lie below
+    """Lay out one chart as `draw_charts` returns it, with at most `limit` points in a curve."""
+    drawn = [curve for curve in (chart.pale, chart.curve) if curve is not None]  # drawn first, pale curves lie below
     curves: list[dict[str, Any]] = []
     notes, every, thinned = [], [np.zeros(0)], False
     for curve in drawn:
@@ -104,9 +105,9 @@ def draw_chart(
 
 
 def empty_chart(*, log: bool) -> dict[str, Any]:
-    """Return a chart without curves, which the page's script copies for each quantity."""
+    """Return a chart without curves in Bokeh's JSON; the script of the page copies it for each quantity."""
     plot = empty_plot(log=log, height=HEIGHT)
-    # Replaced in the page; without a curve Bokeh warns, here and there.
+    # The script replaces this curve; Bokeh warns about a plot that has none, both here and in the browser.
     plot.add_glyph(ColumnDataSource({"x": [0, 1], "y": [1, 10]}), Line(x="x", y="y", line_alpha=0))
     number = [("value", "@values{%.4g}")]
     for what, told in (("curve", number), ("pale", number), ("cross", [("becomes", "@what")])):
@@ -115,7 +116,7 @@ def empty_chart(*, log: bool) -> dict[str, Any]:
 
 
 def extent(records: Sequence[RunRecord]) -> dict[str, float]:
-    """Return how far the x axes go, in ``tokens`` (0 where no run counts them) and ``steps``."""
+    """Return the right end of the horizontal axes: in ``tokens``, 0 where no run counts them, and in ``steps``."""
     ends = {}
     for name in ("tokens", "steps"):
         every = [getattr(series, name) for record in records for series in record.series.values()]
@@ -125,13 +126,13 @@ def extent(records: Sequence[RunRecord]) -> dict[str, float]:
 
 
 def plain(value: float) -> float | str:
-    """A number for JSON, which has neither infinity nor nan, in the digits that a reader sees."""
-    rounded = float(f"{value:.5g}")  # of the largest, infinity
+    """Return a number for JSON: rounded to five digits; infinity and nan, which JSON does not have, as text."""
+    rounded = float(f"{value:.5g}")  # the largest floats are rounded up to infinity
     return rounded if np.isfinite(rounded) else str(rounded)
 
 
 def _differences(values: np.ndarray) -> list[int]:
-    """The first, and from each to the next; empty where they are not known."""
+    """Return the first value and the differences to the next ones; an empty list where a value is unknown."""
     return [] if np.isnan(values).any() else np.diff(values.round(), prepend=0).astype(int).tolist()
 
 

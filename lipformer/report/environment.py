@@ -1,4 +1,4 @@
-"""What the pages of HTML share: templates in which everything is text, and how a folder is named."""
+"""The environment of the HTML templates, in which every value is escaped, and how a folder is named to a reader."""
 
 import os
 from pathlib import Path
@@ -10,11 +10,11 @@ from lipformer.report.text import visible
 
 
 def environment() -> Environment:
-    """Return the templates' environment: nothing that is put into a page is markup, but for assets of our own."""
+    """Return the environment of the templates: every value is escaped, except the package's own scripts and styles."""
     made = Environment(
         loader=PackageLoader("lipformer.report", "assets"),
         autoescape=True,
-        finalize=lambda value: visible(value) if type(value) is str else value,  # not Markup, which is ours
+        finalize=lambda value: visible(value) if type(value) is str else value,  # a Markup is our own text
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -24,7 +24,7 @@ def environment() -> Environment:
 
 
 def shown(folder: Path) -> str:
-    """Return the folder from where the commands are typed, if it lies below."""
+    """Return the folder's path relative to the working directory if it lies below it, else its absolute path."""
     folder = folder.absolute()
     return os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
 

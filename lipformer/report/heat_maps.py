@@ -1,4 +1,4 @@
-"""The heat maps: layer by step, one a run and quantity, with a scale of colours that all runs share."""
+"""The heat maps of the report, layers by steps: one for each run and quantity, with a scale of colours for all runs."""
 
 import re
 from collections.abc import Sequence
@@ -27,24 +27,29 @@ from lipformer.runs.readings import drawable, layer_series, shown_layers
 from lipformer.runs.record import RunRecord, Series
 
 COLUMNS = 150
-"""Of a heat map at most."""
+"""The largest number of columns of a heat map."""
 ALL_CELLS = 250_000
-"""Of a page at most; more runs have fewer columns each."""
+"""The largest number of cells of a page, roughly: the more runs there are, the fewer columns each has."""
 DECADES = 1
-"""A quantity that spans more has a logarithmic scale of colours."""
+"""Values that span more decades than this have a logarithmic scale of colours."""
 NAMED = re.compile(r"[\w.\-]+")
-"""Layers have such names; others, which Bokeh may take for a formula, are left out."""
+"""The names that layers have. Layers with other names are left out: Bokeh might take such a name for a formula."""
 STOPS = 12
+"""The number of colours of the gradient that explains the scale."""
 
 
 def draw_heat_maps(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """Draw the heat maps of each quantity that at least one run has.
+    """Lay out the heat maps of all quantities that at least one run has.
+
+    Args:
+        records: the runs.
 
     Returns:
-        A dictionary a quantity: ``key``, ``title``, ``about``, ``keep``, ``thinned``, ``scale`` (lowest and highest
-        value of the colours), ``log`` (whether they are logarithmic), ``ticks`` and ``stops`` (the same for the
-        reader), ``marked`` (whether nan and inf occur) and ``runs``, each with its ``run`` (number), ``layers``,
-        ``steps``, ``tokens`` and ``values`` (a list a layer).
+        One dictionary for each quantity, with ``key``, ``title``, ``about``, ``thinned`` (whether a column stands for
+        several steps), ``keep`` (which of their values it shows), ``scale`` (the values of the first and last colour),
+        ``log`` (whether the scale is logarithmic), ``ticks`` and ``stops`` (values and colours that explain the scale),
+        ``marked`` (whether nan and inf occur) and ``runs``. A run has ``run`` (its number), ``layers``, ``steps``,
+        ``tokens`` and ``values``, a list for each layer.
     """
     limit = max(10, min(COLUMNS, ALL_CELLS // (50 * len(records))))
     mapped = [(quantity, quantity.heat_map) for quantity in quantities.CATALOGUE if quantity.heat_map is not None]
@@ -55,7 +60,7 @@ def draw_heat_maps(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
 def draw_heat_map(
     quantity: Quantity, heat_map: HeatMap, records: Sequence[RunRecord], limit: int
 ) -> dict[str, Any] | None:
-    """Draw one quantity with at most `limit` columns a run; None where no run has it."""
+    """Lay out one quantity with at most `limit` columns for each run; return None where no run has it."""
     runs: list[dict[str, Any]] = []
     every, thinned = [np.zeros(0)], False
     for number, record in enumerate(records):
@@ -98,7 +103,11 @@ def draw_heat_map(
 
 
 def _matrix(layers: dict[str, Series]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Lay series of the same or different rows on common columns: steps, tokens, values, and which cells stand."""
+    """Put the series of the layers into one matrix, a column for each step that at least one of them has.
+
+    Returns:
+        steps and tokens, (columns,); values, and whether the layer has a value at that step, (layers, columns).
+    """
     steps, first = np.unique(np.concatenate([series.steps for series in layers.values()]), return_index=True)
     tokens = np.concatenate([series.tokens for series in layers.values()])[first]
     values, stands = np.full((len(layers), len(steps)), np.nan), np.zeros((len(layers), len(steps)), bool)
@@ -109,7 +118,7 @@ def _matrix(layers: dict[str, Series]) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def _scale(values: np.ndarray, fixed: tuple[float, float] | None) -> tuple[float, float, bool]:
-    """Lowest and highest value of the colours, and whether they are logarithmic."""
+    """Return the values of the first and last colour, and whether the scale between them is logarithmic."""
     if fixed is not None:
         return *fixed, False
     finite = values[np.isfinite(values)]
@@ -121,7 +130,7 @@ def _scale(values: np.ndarray, fixed: tuple[float, float] | None) -> tuple[float
 
 
 def empty_heat_map(*, log: bool) -> dict[str, Any]:
-    """Return a heat map without cells, which the page's script copies for each run and quantity."""
+    """Return a heat map without cells in Bokeh's JSON; the script of the page copies it for each run and quantity."""
     plot = empty_plot(log=False, height=100)
     plot.update(y_range=Range1d(start=0, end=1))
     plot.left[0].update(

@@ -1,4 +1,4 @@
-"""The page: what it has of runs, put into one file of HTML that asks for nothing from outside."""
+"""The page of the report: one HTML file that loads nothing from elsewhere."""
 
 import json
 import os
@@ -40,17 +40,18 @@ FILES = (
 )
 SAMPLED = ("step", "tokens", "temperature", "seed")
 BOKEH = Resources(mode="inline", components=["bokeh"])
-"""The core of BokehJS alone: widgets, tables and formulas are not used, and weigh more than it."""
+"""The core of BokehJS alone: its widgets, tables and formulas are not used, and are larger than the core."""
 
 
 def render(records: Sequence[RunRecord], folder: Path) -> str:
-    """Return the page.
+    """Return the page as HTML.
 
-    All that comes from run folders is text to it: whatever a name, a reason or a sample holds, none of it is markup.
+    Everything that comes from a run folder is escaped: whatever a name, a reason or a sample contains, none of it acts
+    as markup.
 
     Args:
-        records: of the runs, at least one.
-        folder: where the page will lie; files of a run in the same folder are linked.
+        records: the runs, at least one.
+        folder: the folder of the page; the files of a run whose folder this is are linked.
     """
     names = [visible(name) for name in name_runs(records)]
     charts, heat_maps = draw_charts(records, names), draw_heat_maps(records)
@@ -93,7 +94,7 @@ def render(records: Sequence[RunRecord], folder: Path) -> str:
 
 
 def embed_json(data: Any) -> Markup:
-    """Spell data for a script element: no string in it can end the element or begin a comment."""
+    """Return data as JSON for a script element; no string in it can end the element or begin a comment."""
     return Markup(json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"))
 
 
@@ -117,7 +118,7 @@ def _run(record: RunRecord, name: str, number: int, folder: Path) -> dict[str, A
 
 
 def _why_no_telemetry(records: Sequence[RunRecord]) -> str:
-    """Why no run has metrics of stability; empty where one has."""
+    """Return why no run has metrics of stability; an empty string where one has."""
     if any(name.startswith(f"{STABILITY}/") for record in records for name in record.series):
         return ""
     callbacks = [record.config.get("callbacks") for record in records]
@@ -127,7 +128,7 @@ def _why_no_telemetry(records: Sequence[RunRecord]) -> str:
 
 
 def _links(folder: Path) -> list[tuple[str, str]]:
-    """(name, address from within the folder) of the files that a reader may want."""
+    """Return the name and the address, relative to the folder, of each file that a reader may want to open."""
     there = [folder / name for name in FILES if os.path.isfile(folder / name)]
     there += sorted(path for path in folder.glob("figures/*") if path.suffix in (".png", ".pdf"))
     relative = [path.relative_to(folder).as_posix() for path in there]
@@ -135,7 +136,10 @@ def _links(folder: Path) -> list[tuple[str, str]]:
 
 
 def _overrides(file: Path) -> list[str] | None:
-    """What a job of a sweep was given, as it was typed: resolved, it could tell of the reader's environment."""
+    """Return the overrides of a run as they were typed.
+
+    They are not resolved: a resolved one could show environment variables of whoever makes the report.
+    """
     try:
         overrides = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
     except Exception:  # YAML's errors and OmegaConf's have no base in common

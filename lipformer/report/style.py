@@ -1,4 +1,4 @@
-"""Colours and dashes of the runs, and an empty plot in the style of the page."""
+"""The colours and dashes of the runs, and an empty plot in the style of the page."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -28,11 +28,11 @@ from bokeh.models import (
 from lipformer.figures.palette import OKABE_ITO
 
 LIGHTENED = ("#4FB0E8", "#F0803C", "#2FC49A", "#DE9BC1", "#F2B632", "#8ACBF2", "#EDEDED")
-"""The palette for a dark page: lightened, so that each keeps a contrast of 3 to it."""
+"""The palette for a dark page: lightened, so that each colour has a contrast of at least 3 to the page."""
 COLOURS = tuple(zip(OKABE_ITO, LIGHTENED, strict=True))
-"""Of the runs, each for a light page and a dark one."""
+"""The colours of the runs, each for a light page and for a dark page."""
 DASHES = ((), (7, 3), (2, 2), (8, 3, 2, 3), (12, 4))
-"""As many as share no factor with the colours: 35 runs look different."""
+"""The dashes of the runs. Their number has no factor in common with that of the colours, so 35 runs look different."""
 FONT = "system-ui, sans-serif"
 TOOLTIP = (
     f"display:grid;grid-template-columns:auto auto;gap:0 .75em;font:12px/1.5 {FONT};font-variant-numeric:tabular-nums;"
@@ -46,13 +46,13 @@ def run_style(number: int) -> dict[str, Any]:
 
 
 def empty_plot(*, log: bool, height: int) -> Plot:
-    """Return a plot with axes, grid and tools and nothing in it.
+    """Return a plot that has axes, a grid and tools, but no data.
 
     Its x axis is set by the page's script, as the reader may choose what it counts, and so are the colours of text and
     lines, which depend on the reader's mode.
 
     Args:
-        log: whether the y axis is logarithmic.
+        log: whether the vertical axis is logarithmic.
         height: in pixels; the width is that of the page's column.
     """
     plot = Plot(
@@ -70,7 +70,7 @@ def empty_plot(*, log: bool, height: int) -> Plot:
     )
     below = LinearAxis(ticker=BasicTicker(desired_num_ticks=4))
     below.update(formatter=NumeralTickFormatter(format="0,0"))
-    # Up to a thousand, a reader would rather have 0.1 than a power of ten.
+    # Between 0.001 and 1000 a decimal number is easier to read than a power of ten.
     left = LogAxis(formatter=LogTickFormatter(min_exponent=3)) if log else LinearAxis()
     for axis in (below, left):
         axis.update(
@@ -93,11 +93,11 @@ def empty_plot(*, log: bool, height: int) -> Plot:
 
 
 def hover(name: str, rows: Sequence[tuple[str, str]]) -> HoverTool:
-    """Return a tool that tells of what lies under the pointer, in the colours of the page.
+    """Return a tool that describes what lies under the pointer, in the colours of the page.
 
     Args:
-        name: by which the page's script finds it, and gives it its renderers.
-        rows: (what, Bokeh's name of the value).
+        name: by which the script of the page finds the tool and gives it its renderers.
+        rows: pairs of a label and the value in Bokeh's notation.
     """
     cells = "".join(f'<span style="color:var(--muted)">{what}</span><span>{value}</span>' for what, value in rows)
     return HoverTool(

@@ -1,4 +1,4 @@
-"""What the page says in words and numbers: of each run, and of runs beside each other."""
+"""The tables of the report: the facts of a run, several runs side by side, and certificates."""
 
 import math
 from collections.abc import Sequence
@@ -31,27 +31,38 @@ from lipformer.tasks import Task
 
 MISSING = "–"
 KEYS = 6
-"""Keys of the configuration with a column of their own in the table of runs."""
+"""The largest number of configuration keys that have a column of their own in the table of runs."""
 NORMS = {"2": "2-norm", "inf": "inf-norm", "mixed": "mixed norm"}
-NO_STATUS = "it left no status.json: it still goes, or was killed"
+NO_STATUS = "it left no status.json: it is still running, or was killed"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What a table shows and what it sorts by: a number, or the text itself where there is none."""
+    """A cell of a table.
+
+    Attributes:
+        text: what is shown.
+        number: what the cell is sorted by; None where it is sorted by its text.
+    """
 
     text: str
     number: float | None = None
 
     @property
     def key(self) -> str:
-        """The number as the page's script reads it; empty where there is none."""
+        """The number as JavaScript spells it; an empty string where there is none."""
         return "" if self.number is None else repr(float(self.number)).replace("inf", "Infinity").replace("nan", "NaN")
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table of runs; ``about`` is told on its header."""
+    """A column of the table of runs.
+
+    Attributes:
+        title: its header.
+        cells: one for each run.
+        about: an explanation, shown when the pointer rests on the header.
+    """
 
     title: str
     cells: list[Cell]
@@ -59,13 +70,20 @@ class Column:
 
     @property
     def numeric(self) -> bool:
-        """Whether it sorts by number: no cell is mere text."""
+        """Whether the column is sorted by numbers: every cell has one, or nothing to show."""
         return all(cell.number is not None or cell.text == MISSING for cell in self.cells)
 
 
 @dataclass(frozen=True)
 class CertificateTable:
-    """The certificate of one run: ``rows`` of name, kind, bound, caveat and whether it is a part of the row above."""
+    """The certificate of one run.
+
+    Attributes:
+        run: the number of the run.
+        of: the norm, and up to which length, or when, it was certified.
+        rows: of each layer the name, the kind, the bound, the caveat, and whether it is a part of the row above.
+        totals: name and bound of the trunk and of the logits.
+    """
 
     run: int
     of: str
@@ -74,7 +92,7 @@ class CertificateTable:
 
 
 def short(value: Any) -> Cell:
-    """Show a number in four digits, and what cannot be shown as what it is."""
+    """Show a number in four significant digits; what is no number is shown as missing."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return Cell(MISSING)
     if not math.isfinite(value):
@@ -86,19 +104,19 @@ def short(value: Any) -> Cell:
 
 
 def whole(value: Any) -> Cell:
-    """Show a number without what stands behind its point."""
+    """Show a number without its decimals."""
     cell = short(value)
     return Cell(f"{value:,.0f}", value) if cell.number is not None and abs(value) < 1e15 else cell
 
 
 def fixed(value: Any) -> Cell:
-    """Show a number with four digits behind the point, as losses are compared."""
+    """Show a number with four decimals, for losses."""
     cell = short(value)
     return Cell(f"{value:.4f}", value) if cell.number is not None and abs(value) < 1e4 else cell
 
 
 def best_score(record: RunRecord) -> float | None:
-    """Best value of the task's objective on valid, wherever the folder says it."""
+    """Return the best value of the task's objective on valid, from whichever file of the run folder has it."""
     metric = record.task.metric("val")
     best = record.metrics.get(f"best/{metric}")
     if best is None and record.outcome is not None:
@@ -110,7 +128,7 @@ def best_score(record: RunRecord) -> float | None:
 
 
 def facts(record: RunRecord) -> list[tuple[str, str]]:
-    """Return what is known of one run at a glance: (what, value)."""
+    """Return the main results of one run: pairs of a label and a value; what is not known is left out."""
     score = best_score(record)
     metrics = record.metrics
     found = [
@@ -127,7 +145,7 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def runs_table(records: Sequence[RunRecord], names: Sequence[str]) -> list[Column]:
-    """Lay the runs beside each other, a row each."""
+    """Return the columns of the table of runs, which has a row for each run."""
     differing = list(config_differences(records).items())[:KEYS]
     return [
         Column("run", [Cell(name) for name in names]),
@@ -148,7 +166,7 @@ def runs_table(records: Sequence[RunRecord], names: Sequence[str]) -> list[Colum
 
 
 def _scores(task: Task, records: Sequence[RunRecord]) -> list[Column]:
-    """A column for each measure of a task; runs of another task have nothing in it."""
+    """Return a column for each measure of a task; the cells of runs of another task are empty."""
     scores = [best_score(record) if record.task == task else None for record in records]
     titles = [f"best {task.objective.long} on valid", *(f"the same in {measure.unit}" for measure in task.derived)]
     return [
@@ -158,7 +176,7 @@ def _scores(task: Task, records: Sequence[RunRecord]) -> list[Column]:
 
 
 def certificate_table(record: RunRecord, number: int) -> CertificateTable | None:
-    """Lay out a run's certificate: the one written at its end, or else the last that was logged."""
+    """Return a run's certificate: that of ``certificate.json``, or else the last one that was logged; None without."""
     if record.certificate is not None:
         told = record.certificate
         listed = told.get("rows")
@@ -188,7 +206,7 @@ def certificate_table(record: RunRecord, number: int) -> CertificateTable | None
 
 
 def _value(key: str, value: str) -> Cell:
-    """A value of the configuration: a class by its name alone, a number as one."""
+    """Return the cell of a configuration value: of a class its name without the module, of a number the number."""
     if not value:
         return Cell(MISSING)
     if key.endswith("._target_"):
@@ -200,7 +218,7 @@ def _value(key: str, value: str) -> Cell:
 
 
 def _row_name(row: dict[str, Any]) -> str:
-    """A part is named as such below the row that it is a part of."""
+    """Return the name of a row; a part of the row above is named by its last part alone."""
     name = str(row.get("name", ""))
     return name.rpartition(".")[2] if row.get("role") == "part" else name
 
@@ -213,7 +231,7 @@ def _steps(record: RunRecord) -> Any:
     told = record.metrics.get(STEPS)
     if told is not None or not record.series:
         return told
-    return 1 + max(int(series.steps[-1]) for series in record.series.values())  # the first has number 0
+    return 1 + max(int(series.steps[-1]) for series in record.series.values())  # the first step has number 0
 
 
 def _tokens(record: RunRecord) -> Any:
@@ -222,7 +240,7 @@ def _tokens(record: RunRecord) -> Any:
 
 
 def _read(record: RunRecord, quantity: Quantity, value: Value) -> Any:
-    """Read a column's value; a certificate from its own file, where there is one."""
+    """Return a run's value in a column; that of a certificate is read from its own file, where there is one."""
     if quantity.group == CERTIFICATE and record.certificate is not None:
         return _bound(record.certificate.get(value.layer))
     return read_value(record, quantity, value)

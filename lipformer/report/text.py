@@ -1,15 +1,15 @@
-"""Text that comes from run folders, made harmless to the page or terminal that shows it."""
+"""Text from run folders is made harmless to the page or terminal that shows it."""
 
 import unicodedata
 
 HIDDEN = {"Cc", "Cs"}
-"""Unicode's categories of control characters, escapes of a terminal among them, and of halves of characters."""
+"""The Unicode categories of control characters, which include a terminal's escapes, and of surrogates."""
 DIRECTIONS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
-"""Characters that turn the direction of all text after them."""
+"""The bidirectional classes of characters that change the direction of the text after them."""
 
 
 def visible(text: str) -> str:
-    """Spell out, as ``\\x1b`` or ``\\u202e``, what acts on the text around it; ends of lines and tabs stay."""
+    """Replace characters that act on the text around them by their codes, such as ``\\x1b``; keep newlines and tabs."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(_spelled(character) for character in text)

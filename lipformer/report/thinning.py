@@ -1,4 +1,4 @@
-"""Fewer points for the same picture."""
+"""Long series are thinned out in such a way that their picture stays the same."""
 
 from typing import Literal
 
@@ -6,17 +6,17 @@ import numpy as np
 
 
 def thin(values: np.ndarray, limit: int) -> np.ndarray:
-    """Choose at most `limit` places of a long series, such that its drawn curve looks the same.
+    """Choose at most `limit` places of a long series such that its curve looks the same.
 
-    Of each of equal buckets stay the smallest value, the largest, and the first that is not finite; the first and the
-    last of all stay too.
+    The series is cut into buckets of equal length. Of each the smallest and the largest value and the first one that is
+    not finite are kept, and of the whole series the first and the last value.
 
     Args:
-        values: (n,), inf and nan among them.
-        limit: at least 5.
+        values: (n,); may contain inf and nan.
+        limit: the largest number of places, at least 5.
 
     Returns:
-        (at most limit,) places in `values`, rising.
+        (at most limit,), the chosen places in `values` in increasing order.
     """
     if len(values) <= limit:
         return np.arange(len(values))
@@ -33,16 +33,17 @@ def thin(values: np.ndarray, limit: int) -> np.ndarray:
 def bucket_columns(
     values: np.ndarray, stands: np.ndarray, limit: int, *, keep: Literal["min", "max"]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Merge the columns of a matrix into at most `limit`, such that nothing that went wrong is lost.
+    """Merge the columns of a matrix into at most `limit` columns; values that are not finite are never lost.
 
     Args:
-        values: (rows, columns), inf and nan among them.
+        values: (rows, columns); may contain inf and nan.
         stands: (rows, columns), whether there is a value.
-        limit: at least 1.
-        keep: which of the values in a bucket of columns stays in each row, if all are finite; nan and inf beat them.
+        limit: the largest number of columns, at least 1.
+        keep: which of the merged values each row keeps where all are finite; otherwise it keeps nan, or else inf.
 
     Returns:
-        values and stands, (rows, at most limit), and (at most limit,) the last column of each bucket.
+        The merged values and whether there is one, both (rows, at most limit), and the last column of each bucket, (at
+        most limit,).
     """
     if values.shape[1] <= limit:
         return values, stands, np.arange(values.shape[1])

@@ -1,4 +1,4 @@
-"""A dashboard of stability in wandb, as code: saved as a view of a project, beside the one that wandb makes itself."""
+"""The study that saves a dashboard of stability in a wandb project, beside the one that wandb makes itself."""
 
 import json
 import logging
@@ -24,30 +24,30 @@ NAME = "lipformer: stability"
 OPEN = ("Optimisation", "Attention")
 """Sections of quantities that are unfolded at the start."""
 FIGURES = ("learning", "stability")
-"""Names of the figures that a run draws of itself."""
+"""The names of the figures that are drawn of each run."""
 
 
 class WorkspaceStudy:
-    """``study=workspace``: the dashboard, saved in a wandb project.
+    """``study=workspace``: save the dashboard in a wandb project.
 
     Args:
-        project: its name.
-        entity: user or team whose it is; None for the account's default.
+        project: the name of the project.
+        entity: the user or team that owns the project; None for the account's default.
     """
 
     def __init__(self, *, project: str = WorkspaceOptions.project, entity: str | None = WorkspaceOptions.entity):
         self.project, self.entity = project, entity
 
     def run(self, settings: EvaluateConfig, folder: Path) -> None:
-        """Save the workspace, and say where it is.
+        """Save the workspace, and log its address.
 
         Args:
             settings: the validated configuration.
-            folder: of this evaluation; gets ``workspace.json``: name, entity, project and URL.
+            folder: of this evaluation; ``workspace.json`` with name, entity, project and URL is written there.
 
         Raises:
-            UsageError: the extra is not installed, or there is no API key.
-            LipformerError: the service does not answer, or does not take the workspace.
+            UsageError: if the extra is not installed, or there is no API key.
+            LipformerError: if the service does not answer, or refuses the workspace.
         """
         try:
             import wandb_workspaces.workspaces  # noqa: F401
@@ -71,18 +71,18 @@ def _save(entity: str | None, project: str) -> tuple[str, str]:
         if workspace is not None:
             workspace.save()
             return workspace.entity, workspace.url
-    except Exception as error:  # of many unrelated types: wandb's own, requests', those of the client's process
+    except Exception as error:  # wandb, requests and the client's process raise many unrelated types
         remedy = f"check the key, the network and study.entity={entity or 'null'}"
         raise LipformerError(f"study=workspace: wandb did not take it: {first_line(error)}; {remedy}") from error
     raise UsageError("study=workspace: the account has no default entity; set study.entity=<user or team>")
 
 
 def build_workspace(entity: str, project: str) -> "Workspace":
-    """Lay the dashboard out; neither a key nor the network is needed for that.
+    """Return the dashboard, not yet saved; neither an API key nor a network is needed.
 
     Args:
-        entity: user or team.
-        project: wandb project.
+        entity: the user or team that owns the project.
+        project: the name of the wandb project.
     """
     from wandb_workspaces.workspaces import RunsetSettings, Workspace, WorkspaceSettings
 
@@ -97,7 +97,7 @@ def build_workspace(entity: str, project: str) -> "Workspace":
 
 
 def _sections() -> "list[Section]":
-    """Return the sections: the objective, the quantities of the catalogue, what the model writes, and the machine."""
+    """Return the sections: the objective, the sections of the catalogue, samples and figures, and the machine."""
     from wandb_workspaces.reports.v2 import BarPlot, MediaBrowser, WeavePanelSummaryTable
     from wandb_workspaces.workspaces import Section
 
@@ -131,7 +131,7 @@ def _section(name: str) -> list[Any]:
 
 
 def _panels(quantity: Quantity) -> list[Any]:
-    """Return the panels of a quantity: its chart, where that has two metrics or is of the run, and all its layers."""
+    """Return the panels of a quantity: one with the two metrics of its chart, if it has two, and one of all layers."""
     log_y, chart = quantity.scale != "linear", quantity.chart
     if not quantity.layers:
         return [_lines(quantity.title, quantity.metric(None), log_y=log_y)]
@@ -144,13 +144,13 @@ def _panels(quantity: Quantity) -> list[Any]:
             panels.append(_lines(title, regex=f"^({'|'.join(metrics)})$", log_y=log_y))
         else:
             panels.append(_lines(title, *metrics, log_y=log_y))
-    title = f"{quantity.title}, by layer"  # the number of layers is the run's affair
+    title = f"{quantity.title}, by layer"  # a regular expression finds the layers of runs of any depth
     panels.append(_lines(title, regex=f"^{quantity.group}/.*/{quantity.name}$", log_y=log_y))
     return panels
 
 
 def _lines(title: str, *metrics: str, regex: str | None = None, log_y: bool = False) -> Any:
-    """Curves over the tokens seen."""
+    """Return a panel of curves over the tokens seen."""
     from wandb_workspaces.reports.v2 import LinePlot
 
     return LinePlot(
@@ -159,7 +159,7 @@ def _lines(title: str, *metrics: str, regex: str | None = None, log_y: bool = Fa
 
 
 def _system(title: str, metric: str) -> Any:
-    """What the machine does, which is recorded over time and not over tokens."""
+    """Return a panel of what the machine does, which wandb records over time and not over tokens."""
     from wandb_workspaces.reports.v2 import LinePlot
 
     return LinePlot(title=title, x="RelativeTime(Process)", y=[metric])

@@ -1,4 +1,4 @@
-"""What is left of a training when it has ended, however it ended: its figures, in the run folder and to look at."""
+"""The last steps of a training, however it ended: its metrics are written, a summary printed and figures drawn."""
 
 import logging
 import math
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 def best_score(training: Training) -> float | None:
-    """Return the best value of the task's objective on valid; None where no validation was reached."""
+    """Return the best value of the task's objective on valid; None if there was no validation."""
     score = training.best.best_model_score
     return float(score) if score is not None and math.isfinite(score) else None
 
@@ -27,12 +27,12 @@ def finish(training: Training, folder: Path, ended: Outcome) -> None:
     """Write ``metrics.json``, complete ``metrics.csv``, print the summary and draw the figures.
 
     Args:
-        training: that has ended.
+        training: the training that has ended.
         folder: the run folder.
-        ended: how.
+        ended: how it ended.
 
     Raises:
-        WriteError: a training that had finished cannot write its figures.
+        WriteError: if the training finished but its metrics cannot be written.
     """
     latest = training.monitor.latest if training.monitor else {}
     metrics = final_metrics(training, ended.best, latest)
@@ -43,18 +43,18 @@ def finish(training: Training, folder: Path, ended: Outcome) -> None:
     except WriteError as error:
         if ended.status == "finished":
             raise
-        log.warning("%s", error)  # how the training ended stands
+        log.warning("%s", error)  # how the training ended is not changed by this
     print_summary(metrics, latest, training.module.task, training.options["progress"], ended.status)
     if training.options["report"]:
         _draw_figures(training, folder, ended)
 
 
 def final_metrics(training: Training, best: float | None, latest: dict[str, float]) -> dict[str, Any]:
-    """Return what ``metrics.json`` says of a training: its best and last figures, and what it cost.
+    """Return the contents of ``metrics.json``: the best and the last value of each metric, and what it all cost.
 
     Args:
-        training: that has ended.
-        best: value of the objective on valid.
+        training: the training that has ended.
+        best: the best value of the objective on valid, or None.
         latest: the last value of each metric of stability.
     """
     trainer, module, clock, monitor = training.trainer, training.module, training.throughput, training.monitor
@@ -77,4 +77,4 @@ def _draw_figures(training: Training, folder: Path, ended: Outcome) -> None:
     except (KeyboardInterrupt, Terminated):
         if ended.status == "finished":
             raise
-        log.warning("the figures were left out: interrupted")  # how the training ended stands
+        log.warning("the figures were left out: interrupted")  # how the training ended is not changed by this

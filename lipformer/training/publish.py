@@ -1,4 +1,4 @@
-"""What is made of a run's figures when it ends: pictures, and a page to look at. Never at the price of the run."""
+"""The figures and the report of a run are made when it ends; a failure to make them never fails the run."""
 
 import logging
 from pathlib import Path
@@ -13,21 +13,21 @@ log = logging.getLogger(__name__)
 
 
 def publish_figures(folder: Path, loggers: list[Logger]) -> None:
-    """Draw the run's figures into ``<folder>/figures`` and give them to the loggers that take pictures."""
+    """Draw the figures of a run into ``<folder>/figures``, and pass them to the loggers that take images."""
     if local_rank() != 0:
         return
     try:
-        from lipformer.figures import draw_run  # heavy, and needed only now
+        from lipformer.figures import draw_run  # slow to import, and needed only now
         from lipformer.runs.record import read_record
         from lipformer.training.loggers.choices import log_figures
 
         log_figures(loggers, draw_run(read_record(folder), folder / "figures"))
-    except Exception as error:  # whatever it is, the training itself has ended as it has
+    except Exception as error:  # whatever the error, the training itself has ended
         _warn("the figures could not be drawn", error, folder)
 
 
 def publish_report(folder: Path) -> None:
-    """Write ``<folder>/report.html``, and say where it is once it is there."""
+    """Write ``<folder>/report.html``, and log where it is."""
     if local_rank() != 0 or not (folder / "metrics.csv").is_file():
         return
     try:
@@ -41,11 +41,11 @@ def publish_report(folder: Path) -> None:
 
 
 def say_how_to_continue(folder: Path) -> None:
-    """Log how a training that was stopped goes on, where it left something to go on from."""
+    """Log the command that continues a training that was stopped, if it left a checkpoint."""
     if local_rank() == 0 and (folder / "checkpoints" / LAST).is_file():
         log.info("continue it with: python train.py resume=%s", folder)
 
 
 def _warn(what: str, error: Exception, folder: Path) -> None:
     log.warning("%s (%s); try: python evaluate.py study=report study.runs=%s", what, one_line(error), folder)
-    log.info("where that came from", exc_info=error)  # into train.log; the terminal shows no traces
+    log.info("where that came from", exc_info=error)  # into train.log; the terminal shows no traceback

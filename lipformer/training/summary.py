@@ -1,4 +1,4 @@
-"""The table at the end of a training run: what it reached, and how stable it was."""
+"""The table at the end of a training: its scores, what it cost, and how stable it was."""
 
 import math
 from collections.abc import Mapping
@@ -19,20 +19,20 @@ from lipformer.training.callbacks.throughput import clock
 def print_summary(
     metrics: Mapping[str, Any], latest: Mapping[str, float], task: Task, progress: str, status: str | None = None
 ) -> None:
-    """Print `summary_table`, on the first rank, unless nothing is to be shown.
+    """Print `summary_table` on the first rank, unless ``trainer.progress`` is ``none``.
 
     Args:
-        metrics: as in ``metrics.json``.
+        metrics: the contents of ``metrics.json``.
         latest: the last value of each metric of stability.
-        task: names the metrics.
-        progress: ``trainer.progress``; with ``none`` nothing is printed.
+        task: the task, which names the metrics.
+        progress: the option ``trainer.progress``.
         status: how the run ended.
     """
     if progress == "none" or local_rank() != 0:
         return
     try:
         wide_console().print(summary_table(metrics, latest, task, status))
-    except SystemExit as leave:  # rich's answer to a pipe that nobody reads any more; the training has not failed
+    except SystemExit as leave:  # rich exits when nobody reads the pipe any more, but the training has not failed
         if leave.code != 1:
             raise
 
@@ -40,13 +40,13 @@ def print_summary(
 def summary_table(
     metrics: Mapping[str, Any], latest: Mapping[str, float], task: Task, status: str | None = None
 ) -> Table:
-    """Lay out a run's results, one a row; what is missing or no number has no row.
+    """Return a table of a run's results, one in each row; results that are missing or not numbers have none.
 
     Args:
-        metrics: flat names as in ``metrics.json``.
+        metrics: the contents of ``metrics.json``.
         latest: the last value of each metric of stability and of each certificate; empty where nothing was watched.
-        task: names the metrics.
-        status: how the run ended, as `Outcome` has it; no row if None.
+        task: the task, which names the metrics.
+        status: how the run ended, as in `Outcome`; None for no row about it.
     """
     table = Table(title="Training", show_header=False)
     table.add_column("what", no_wrap=True)
@@ -96,7 +96,7 @@ def _stability(latest: Mapping[str, float]) -> list[tuple[str, Text]]:
 
 
 def _number(metrics: Mapping[str, Any], name: str) -> float | None:
-    """Return a metric that is a number, which may be infinite; None for any other."""
+    """Return a metric if it is a number, which may be infinite; None if it is missing, nan or not a number."""
     number = to_number(metrics.get(name))
     return None if number is None or math.isnan(number) else number
 

@@ -1,4 +1,4 @@
-"""What the terminal shows while a model trains: a rich bar, or plain lines where nobody watches."""
+"""The progress of a training in the terminal: a bar drawn by rich, or plain lines in logs and pipes."""
 
 import logging
 import sys
@@ -23,14 +23,14 @@ from lipformer.training.task_module import TaskModule
 log = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 0.1
-"""Between two looks at the figures: each reads numbers from the device, which waits for it."""
+"""The least time between two updates of the values: each update reads numbers from the device, which has to wait."""
 ROOM_FOR_RATE = 56
-"""Columns of a terminal from which the tokens per second stand beside the bar."""
+"""The width of the terminal, in columns, from which on the tokens per second are shown beside the bar."""
 SEPARATOR = "  "
 
 
 class RateColumn(ProgressColumn):
-    """A task's field ``rate``, where the terminal has room for it.
+    """The column of the bar that shows the field ``rate``, if the terminal is wide enough.
 
     Args:
         console: the terminal.
@@ -41,31 +41,31 @@ class RateColumn(ProgressColumn):
         self._console = console
 
     def render(self, task: Task) -> Text:
-        """Return the field, or nothing."""
+        """Return the field, or an empty text."""
         return Text(task.fields["rate"] if self._console.width >= ROOM_FOR_RATE else "", no_wrap=True)
 
 
-class FiguresLine:
-    """Figures in a line, the most important first, as many as there is room for."""
+class MetricsLine:
+    """A line of values, the most important first: as many as there is room for."""
 
     def __init__(self) -> None:
-        self.figures: list[str] = []
+        self.values: list[str] = []
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the line."""
-        yield Text(fitting(self.figures, options.max_width), no_wrap=True, overflow="crop")
+        yield Text(fitting(self.values, options.max_width), no_wrap=True, overflow="crop")
 
 
 class TrainingProgress(Progress):
-    """A bar, one of the validation's own while there is one, and a line of figures as far as the terminal is wide.
+    """A bar for the training, a second one during a validation, and below them a line of values.
 
     Args:
-        console: where to; rich's own unless given.
+        console: the terminal; None for rich's own.
     """
 
     def __init__(self, console: Console | None = None):
         console = console or get_console()
-        self.line = FiguresLine()
+        self.line = MetricsLine()
         super().__init__(
             TextColumn("{task.description}"),
             MofNCompleteColumn(),
@@ -79,19 +79,19 @@ class TrainingProgress(Progress):
         self.validation = self.add_task("valid", visible=False, rate="", left="")
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Yield the bars and the figures."""
+        """Yield the bars and the line of values."""
         yield from super().get_renderables()
         yield self.line
 
 
 class RichBar(Callback):
-    """A bar over the optimizer steps of the whole training, with the figures worth watching and the time left.
+    """Shows a bar over the optimizer steps of the whole training, with the main values and the time that is left.
 
-    Lightning's own bar counts the batches of one epoch, which says little of a training bounded by steps.
+    Lightning's own bar counts the batches of one epoch, which says little about a training that is limited by steps.
 
     Args:
-        throughput: the clock.
-        console: where to; the terminal unless given.
+        throughput: counts the time and the tokens.
+        console: the terminal; None for rich's own.
     """
 
     def __init__(self, throughput: Throughput, console: Console | None = None):
@@ -102,54 +102,54 @@ class RichBar(Callback):
         self._looked = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Show the bar, on the first rank."""
+        """Show the bar on the first rank."""
         if not trainer.is_global_zero:
             return
         self._progress = TrainingProgress(self._console)
         self._progress.update(self._progress.training, total=last_step(trainer), completed=trainer.global_step)
         stdout = sys.stdout
         self._progress.start()
-        # Rich keeps lines that are written to the new sys.stdout apart from the bar; a log has hold of the old one.
+        # Rich replaces sys.stdout to print lines above the bar; log handlers still write to the old stream.
         for handler in logging.getLogger().handlers:
             if isinstance(handler, logging.StreamHandler) and handler.stream is stdout:
                 handler.setStream(sys.stdout)
                 self._redirected.append((handler, stdout))
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
-        """Move the bar on, and now and then the figures."""
+        """Advance the bar, and update the values if `REFRESH_SECONDS` have passed."""
         if self._progress is not None:
             self._progress.update(self._progress.training, completed=trainer.global_step)
             if time.perf_counter() >= self._looked + REFRESH_SECONDS:
                 self._look(trainer, pl_module)
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Show a bar of the validation's own."""
+        """Show the bar of the validation."""
         if self._progress is not None:
             total = sum(int(batches) for batches in trainer.num_val_batches)
             self._progress.reset(self._progress.validation, total=total, visible=True)
 
     def on_validation_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
-        """Move the validation's bar on."""
+        """Advance the bar of the validation."""
         if self._progress is not None:
             self._progress.advance(self._progress.validation)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Hide the validation's bar."""
+        """Hide the bar of the validation, and update the values."""
         if self._progress is not None:
             self._progress.update(self._progress.validation, visible=False)
             self._look(trainer, pl_module)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Show the last figures."""
+        """Show the final values."""
         if self._progress is not None:
             self._look(trainer, pl_module)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Leave the bar as it stands: Lightning calls no `teardown` after an error."""
+        """Stop the bar: Lightning does not call `teardown` after an error."""
         self.teardown(trainer, pl_module, "fit")
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Leave the bar as it stands."""
+        """Stop the bar; it stays visible as it is."""
         if self._progress is not None:
             for handler, stream in self._redirected:
                 handler.setStream(stream)
@@ -160,16 +160,16 @@ class RichBar(Callback):
     def _look(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert self._progress is not None
         self._looked = time.perf_counter()
-        self._progress.line.figures = describe_progress(trainer, cast(TaskModule, pl_module).task)
+        self._progress.line.values = describe_progress(trainer, cast(TaskModule, pl_module).task)
         rate, left = describe_rate(pl_module, self._throughput), describe_time_left(trainer, self._throughput)
         self._progress.update(self._progress.training, rate=rate, left=left)
 
 
 class PlainLines(Callback):
-    """One line for each validation: for logs, pipes and clusters.
+    """Logs one line after each validation, for logs, pipes and clusters.
 
     Args:
-        throughput: the clock.
+        throughput: counts the time and the tokens.
     """
 
     def __init__(self, throughput: Throughput):
@@ -185,11 +185,15 @@ class PlainLines(Callback):
 
 
 def describe_progress(trainer: pl.Trainer, task: tasks.Task) -> list[str]:
-    """Return the figures worth watching, the most important first.
+    """Return the main values of a training as texts, the most important first.
 
-    The task's objective on the training text (since the last line of metrics) and on valid; the measures derived from
-    the latter, or from the former before there is one (bits of nats); the gradient's norm before clipping; and the
-    attention's entropy as a share of the largest possible, where a callback has it in a mapping ``latest``.
+    These are the task's objective on the training text (its mean since the last row of metrics) and on valid; the
+    measures derived from the objective on valid, or on the training text before the first validation; and the
+    quantities of the catalogue that have a text for the line of progress.
+
+    Args:
+        trainer: has the metrics that were logged; a callback may have more of them in a mapping ``latest``.
+        task: the task, which names the objective.
     """
     metrics = trainer.callback_metrics
     latest: dict[str, float] = {}
@@ -211,11 +215,11 @@ def describe_progress(trainer: pl.Trainer, task: tasks.Task) -> list[str]:
     return shown
 
 
-def fitting(figures: Iterable[str], width: int) -> str:
-    """Join figures in a line up to the first that is too much for `width` columns."""
+def fitting(values: Iterable[str], width: int) -> str:
+    """Return the values in one line, up to the first one for which `width` columns are too few."""
     line = ""
-    for figure in figures:
-        longer = f"{line}{SEPARATOR}{figure}" if line else figure
+    for value in values:
+        longer = f"{line}{SEPARATOR}{value}" if line else value
         if len(longer) > width:
             break
         line = longer
@@ -223,10 +227,10 @@ def fitting(figures: Iterable[str], width: int) -> str:
 
 
 def progress_callbacks(mode: str) -> tuple[Throughput, list[Callback]]:
-    """Return the counter of tokens, and with it the callbacks that show progress.
+    """Return the counter of time and tokens, and all callbacks that are needed to show the progress.
 
     Args:
-        mode: ``auto`` (rich in a terminal that can redraw a line, plain lines elsewhere), ``rich``, ``plain`` or
+        mode: ``auto`` (a bar in a terminal that can redraw a line, plain lines elsewhere), ``rich``, ``plain`` or
             ``none``.
     """
     throughput = Throughput()

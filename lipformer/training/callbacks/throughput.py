@@ -1,4 +1,4 @@
-"""How fast a model trains, and how long it still will."""
+"""The speed of a training, and the time it still needs."""
 
 import math
 import time
@@ -11,7 +11,7 @@ from lipformer.training.task_module import TaskModule
 
 
 class Throughput(Callback):
-    """Counts seconds of training, validation left out, tokens per second, and the seconds that are left."""
+    """Measures the seconds of training without its validations, the tokens per second, and the seconds left."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
@@ -40,23 +40,23 @@ class Throughput(Callback):
         self._validations += 1
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Stop the clock for good."""
+        """Stop the clock."""
         self._seconds, self._started = self.seconds(), None
 
     def seconds(self) -> float:
-        """Return seconds of training since it (re)started."""
+        """Return the seconds of training since it started or was resumed."""
         return self._seconds + (time.perf_counter() - self._started if self._started is not None else 0.0)
 
     def tokens_per_second(self, tokens_seen: int) -> float:
-        """Return tokens per second since training (re)started; nan before it has."""
+        """Return the tokens per second since training started or was resumed; nan before that."""
         seconds = self.seconds()
         return (tokens_seen - self._tokens_before) / seconds if seconds > 0 else float("nan")
 
     def seconds_left(self, trainer: pl.Trainer) -> float:
-        """Return seconds to the end of the training, its validations included; nan before the first step.
+        """Return the seconds to the end of the training, validations included; nan before the first step.
 
-        Steps and validations are taken to last as long as those since training (re)started did on average. A speed
-        over the last seconds would call a validation a standstill, and a resumed run's first step a leap.
+        A step and a validation are assumed to take as long as they did on average since training started or was
+        resumed. A speed over the last seconds would fall to zero during a validation and jump after a resumption.
         """
         done, last = trainer.global_step - self._steps_before, last_step(trainer)
         if done <= 0:
@@ -65,13 +65,13 @@ class Throughput(Callback):
         if steps <= 0:
             return 0.0
         every = int(trainer.val_check_interval)
-        validations = math.ceil(last / every) - trainer.global_step // every  # the last step is validated, too
+        validations = math.ceil(last / every) - trainer.global_step // every  # one follows the last step
         a_validation = self._validation_seconds / self._validations if self._validations else 0.0
         return steps * self.seconds() / done + validations * a_validation
 
 
 def last_step(trainer: pl.Trainer) -> int:
-    """Return the optimizer step at which training ends: the nearer of ``max_steps`` and ``max_epochs``."""
+    """Return the optimizer step at which training ends, by ``max_steps`` or ``max_epochs``, whichever comes first."""
     limits = [trainer.max_steps] if trainer.max_steps != -1 else []
     if trainer.max_epochs not in (None, -1):
         limits.append(trainer.max_epochs * int(trainer.num_training_batches))
@@ -79,17 +79,17 @@ def last_step(trainer: pl.Trainer) -> int:
 
 
 def describe_rate(pl_module: pl.LightningModule, throughput: Throughput) -> str:
-    """Return the tokens per second since training (re)started."""
+    """Return the tokens per second since training started or was resumed, as text."""
     return f"{throughput.tokens_per_second(cast(TaskModule, pl_module).tokens_seen):,.0f} tokens/s"
 
 
 def describe_time_left(trainer: pl.Trainer, throughput: Throughput) -> str:
-    """Return hours, minutes and seconds to the end of the training."""
+    """Return the time to the end of the training as text; empty before the first step."""
     seconds = throughput.seconds_left(trainer)
     return "" if math.isnan(seconds) else f"{clock(seconds)} left"
 
 
 def clock(seconds: float) -> str:
-    """Return a duration as hours, minutes and seconds."""
+    """Return a duration in seconds as hours, minutes and seconds."""
     minutes, seconds = divmod(round(seconds), 60)
     return f"{minutes // 60}:{minutes % 60:02}:{seconds:02}"

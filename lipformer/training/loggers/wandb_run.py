@@ -1,4 +1,4 @@
-"""One Weights & Biases run for each training run: named, and finished with the run's exit code."""
+"""The logger of a Weights & Biases run: each training has one, which ends with the exit code of the training."""
 
 import contextlib
 import json
@@ -23,24 +23,24 @@ from lipformer.training.loggers.wandb_mode import describe_run, first_line, no_r
 
 log = logging.getLogger(__name__)
 
-LOCAL_TIMEOUT = 90.0  # seconds for wandb's own process to start, on a busy machine too
-STEP = "trainer/global_step"  # the base class logs it with every metric; wandb's own step counts calls of log
+LOCAL_TIMEOUT = 90.0  # seconds in which wandb's own process has to start, enough for a busy machine
+STEP = "trainer/global_step"  # logged by the base class with every metric; wandb's own step counts the calls of `log`
 
 
 class WandbRunLogger(WandbLogger):
-    """Logs to a wandb run of its own, begun when the trainer first asks for it, on rank zero alone.
+    """Logs to a wandb run of its own, which begins when the trainer first asks for it, on rank zero alone.
 
-    Differs from its base in five things: it never takes over a run that another job left open; a server that does
-    not answer turns the run offline instead of ending the training, and no later trouble with wandb ends it either;
-    metrics are drawn over the tokens seen, and some are summed up by their extreme; `finish` passes the exit code on;
-    and nothing process-wide changes (the base's ``offline=True`` sets an environment variable for all later jobs).
+    It differs from its base class in five respects. It never continues a run that another job left open. If the server
+    does not answer, the run goes on offline; no trouble with wandb ends the training. Metrics are drawn over the tokens
+    seen, and the summary of some is their extreme. `finish` passes on the exit code. And it changes nothing for the
+    whole process, while the base class with ``offline=True`` sets an environment variable for all later jobs.
 
     Args:
-        folder: the run folder; wandb's files go to ``<folder>/wandb``.
+        folder: the run folder; wandb writes its files to ``<folder>/wandb``.
         config: the configuration as plain containers.
-        online: whether to send it to the server as it goes.
-        project: wandb project.
-        entity: user or team; None for the account's default.
+        online: whether the metrics are sent to the server during the training.
+        project: the wandb project.
+        entity: the user or team that owns the project; None for the account's default.
         init_timeout: seconds to wait for the server before the run turns offline.
         finish_timeout: seconds to wait for the last uploads.
     """
@@ -69,14 +69,14 @@ class WandbRunLogger(WandbLogger):
     @property
     @rank_zero_experiment
     def experiment(self) -> Any:
-        """The wandb run; begun at the first call."""
+        """The wandb run, which begins at the first call."""
         if self._experiment is None:
-            self._hooks = sys.exit, sys.excepthook  # wandb replaces both and never puts them back
+            self._hooks = sys.exit, sys.excepthook  # wandb replaces both and never restores them
             with no_reports_to_wandb():
                 self._experiment = self._begin()
             self._experiment.define_metric(STEP)
             self._experiment.define_metric(TOKENS)
-            # A row without tokens gets those of the row before: `step_sync`.
+            # With `step_sync`, a row without tokens has those of the row before.
             self._experiment.define_metric("*", step_metric=TOKENS, step_sync=True)
             for metric, extreme in self._extremes.items():
                 self._experiment.define_metric(metric, step_metric=TOKENS, step_sync=True, summary=extreme)
@@ -84,11 +84,11 @@ class WandbRunLogger(WandbLogger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Log one row; the first trouble with it is a warning, and of the rest ``metrics.csv`` knows.
+        """Log one row of metrics; only the first failure is a warning, as ``metrics.csv`` has all rows.
 
         Args:
-            metrics: name to value. A nan among `extremes` is left out: it would be the extreme from then on.
-            step: optimizer steps so far.
+            metrics: values by name. A nan among the `extremes` is left out: it would stay the extreme for good.
+            step: the number of optimizer steps so far.
         """
         _ = self.experiment  # a run that cannot even begin is an error
         row = {name: value for name, value in metrics.items() if not (name in self._extremes and math.isnan(value))}
@@ -101,7 +101,7 @@ class WandbRunLogger(WandbLogger):
 
     @rank_zero_only
     def log_samples(self, sentences: Sequence[str], step: int, tokens: int) -> None:
-        """Log what the model wrote as the table ``samples``: step, tokens, number, sentence."""
+        """Log generated sentences as the table ``samples`` with the columns step, tokens, number and sentence."""
         import wandb
 
         rows = [[step, tokens, number, sentence] for number, sentence in enumerate(sentences, start=1)]
@@ -110,7 +110,7 @@ class WandbRunLogger(WandbLogger):
 
     @rank_zero_only
     def log_figures(self, files: Sequence[Path]) -> None:
-        """Log each PNG file as the image ``figures/<its name>``."""
+        """Log each PNG file as the image ``figures/<name of the file>``."""
         import wandb
 
         self.experiment.log({f"figures/{file.stem}": wandb.Image(str(file)) for file in files})
@@ -124,7 +124,7 @@ class WandbRunLogger(WandbLogger):
             except (wandb.Error, TimeoutError) as error:
                 self._online = False
                 log.warning("wandb: offline, as the server did not take the run: %s", first_line(error))
-                for attempt in (self._folder / "wandb").glob("run-*"):  # `wandb sync` would upload its empty shell
+                for attempt in (self._folder / "wandb").glob("run-*"):  # `wandb sync` would upload an empty run
                     shutil.rmtree(attempt, ignore_errors=True)
             else:
                 replace_text(self._folder / "wandb.json", json.dumps({"id": run.id, "url": run.url}) + "\n")
@@ -146,19 +146,19 @@ class WandbRunLogger(WandbLogger):
             mode="online" if self._online else "offline",
             reinit="finish_previous",
             settings=wandb.Settings(
-                silent=True,  # its messages would break into the progress bar; ours say where the run is
-                console="off",  # train.log has the output, and capture would record every frame of the bar
+                silent=True,  # its messages would disturb the progress bar; our own say where the run is
+                console="off",  # train.log has the output; wandb would record every frame of the bar
                 init_timeout=self._init_timeout if self._online else LOCAL_TIMEOUT,
                 finish_timeout=self._finish_timeout,
                 finish_timeout_raises=True,
             ),
-            # A continued run keeps the name it has, not the name of the command that continues it.
+            # A resumed run keeps its name, whatever the command that resumes it.
             **({"id": earlier, "resume": "allow"} if earlier else describe_run(self._config)),
         )
 
     @rank_zero_only
     def finish(self, outcome: Outcome) -> None:
-        """End the wandb run as `outcome` says; trouble with it is logged, for the training itself has ended."""
+        """End the wandb run with the status of `outcome`; a failure is logged, as the training itself has ended."""
         if self._experiment is None:
             return
         where = Path(self._experiment.dir).parent
@@ -180,7 +180,7 @@ class WandbRunLogger(WandbLogger):
 def extremes(task: Task) -> dict[str, str]:
     """Return the metrics whose summary is not their last value, each with ``min`` or ``max``.
 
-    Of the task's measures on valid it is the best value of the run, of the catalogue's quantities the worst.
+    The summary of the task's measures on valid is their best value, that of quantities of the catalogue their worst.
     """
     watched = {
         metric: quantity.worst_end
@@ -192,7 +192,7 @@ def extremes(task: Task) -> dict[str, str]:
 
 
 def earlier_run_id(resume: str | None) -> str | None:
-    """Return the id of the online wandb run that `resume`, a run folder or a checkpoint in one, belongs to."""
+    """Return the id of the online wandb run of `resume`, a run folder or a checkpoint in one; None if none."""
     if resume is None:
         return None
     path = Path(resume).absolute()
@@ -201,18 +201,18 @@ def earlier_run_id(resume: str | None) -> str | None:
 
 
 def _forget_the_client() -> None:
-    """Let the next run, of a sweep's next job, start the client's process anew: this one may be dead."""
+    """End the client's process, which may be dead, so that the next job of a sweep starts a new one."""
     import wandb
 
-    with contextlib.suppress(Exception):  # of the process that is no more
+    with contextlib.suppress(Exception):  # the process may have ended
         wandb.teardown()
 
 
 def _upload_trouble(internal_log: Path) -> str | None:
-    """Return why the uploads of a run ended before it did; None where they did not.
+    """Return why the uploads of a run ended early; None if they did not.
 
-    A server that refuses (a key revoked, a project deleted) ends them for good. `finish` succeeds then too: the client
-    leaves it at a line on the terminal, where it is `silent`, and this one.
+    A server that refuses them, as when a key was revoked or a project deleted, ends them for good. `finish` succeeds
+    all the same: the client only prints a line, which is off here, and writes one to its log, which is read here.
     """
     try:
         lines = internal_log.read_text(encoding="utf-8", errors="replace").splitlines()
