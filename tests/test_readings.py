@@ -13,7 +13,7 @@ from lipformer.runs.metric_names import STABILITY, TOTAL, kind_of, split_metric
 from lipformer.runs.quantities import CATALOGUE, find_quantity
 from lipformer.runs.quantity import LARGEST, Value
 from lipformer.runs.readings import by_block, latest_values, layer_series, over_layers, read_value, shown_layers
-from lipformer.runs.record import RunRecord, Series
+from lipformer.runs.record import RunRecord, Series, read_record
 
 
 def series(*values, first=0):
@@ -77,7 +77,11 @@ def test_the_range_of_a_blocks_output_is_its_own_or_that_of_its_last_residual(bl
     (ranges,) = block_families(run, quantity, quantity.drawing).values()
     assert {number: one.values.tolist() for number, one in ranges.items()} == {"0": [4.0, 4.0], "1": [6.0, 6.0]}
     (heat_map,) = draw_heat_maps([run])
-    assert heat_map["runs"][0]["layers"] == [f"blocks.{number}.{layer}" for number in range(2) for layer in residuals]
+    names = [f"blocks.{number}.{layer}" for number in range(2) for layer in residuals]
+    assert heat_map["runs"][0]["layers"] == [*names, "trunk"]
+    assert heat_map["runs"][0]["values"][-1] == [6.0, 6.0], "what the last block returns"
+    own = {f"stability/trunk/output_{end}": series(value, value) for end, value in (("max", 9.0), ("min", 0.0))}
+    assert layer_series(record({**metrics, **own}), quantity)["trunk"].values.tolist() == [9.0, 9.0]
 
 
 def test_a_metric_that_is_missing_has_another():
@@ -142,12 +146,11 @@ def test_what_is_no_metric(name):
     assert split_metric(name) is None
 
 
-def test_a_report_of_the_names_of_version_0_1_0(tmp_path):
-    """The map to logits was called head; it stands where it is called unembedding now."""
-    names = ("logits", "head", "unembedding", "trunk")
-    run = record({f"stability/{name}/gradient_norm": series(1) for name in names})
-    layers = list(layer_series(run, find_quantity("gradient_norm")))
-    assert layers[0] == "trunk"
-    assert set(layers[1:3]) == {"head", "unembedding"}
-    assert layers[3] == "logits"
+def test_a_run_of_version_0_1_0_and_one_of_now_name_layers_alike(tmp_path):
+    """The map from features to logits was called head."""
+    names = ("logits", "head", "trunk")
+    header = ",".join(f"stability/{name}/gradient_norm" for name in names)
+    (tmp_path / "metrics.csv").write_text(f"step,{header}\n0,1.0,1.0,1.0\n")
+    run = read_record(tmp_path)
+    assert list(layer_series(run, find_quantity("gradient_norm"))) == ["trunk", "unembedding", "logits"]
     assert write_report([run], tmp_path / "report.html").is_file()

@@ -91,6 +91,7 @@ CATALOGUE: tuple[Quantity, ...] = (
         layers=SPREAD,
         axis="max − min",
         difference=("output_max", "output_min"),
+        of_last_layer=True,
         heat_map=HeatMap("largest less smallest entry of each layer's output", hidden=(BLOCK,)),
         drawing=Drawing(
             "blocks",

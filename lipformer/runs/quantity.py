@@ -119,6 +119,8 @@ class Quantity:
         worst: which end tells of trouble; a heat map whose columns stand for several steps shows this one.
         extreme_of: the layer whose summary in wandb is the worst value instead of the last one; None for no layer.
         difference: (minuend, subtrahend) of a quantity that no run logs, and that is computed from two others.
+        of_last_layer: whether the trunk, if a run has nothing of its own for it, has the value of its last layer: they
+            return the same tensor, which is logged once.
         instead: by layer, the metric that stands for this one in a run that has not got it.
         section: of the workspace, one of `SECTIONS`; empty for none.
         chart: in the report.
@@ -139,6 +141,7 @@ class Quantity:
     worst: End = LARGEST
     extreme_of: str | None = None
     difference: tuple[str, str] | None = None
+    of_last_layer: bool = False
     instead: Mapping[str, str] = field(default_factory=dict)
     section: str = ""
     chart: Chart | None = None

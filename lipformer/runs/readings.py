@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from lipformer.runs.metric_names import BLOCK, TOTAL, WHOLES, kind_of, layer_place, split_metric
+from lipformer.runs.metric_names import BLOCK, TOTAL, TRUNK, WHOLES, kind_of, layer_place, split_metric
 from lipformer.runs.quantities import find_quantity
 from lipformer.runs.quantity import LARGEST, MEAN, REDUCTIONS, SMALLEST, Curve, Quantity, Value
 from lipformer.runs.record import RunRecord, Series
@@ -22,11 +22,15 @@ def layer_series(record: RunRecord, quantity: Quantity) -> dict[str, Series]:
     """Return a quantity's series for each layer, and each whole such as the trunk, in the order of the model."""
     if quantity.difference is not None:
         minuend, subtrahend = (layer_series(record, find_quantity(name)) for name in quantity.difference)
-        found = {
-            layer: _difference(series, subtrahend[layer]) for layer, series in minuend.items() if layer in subtrahend
-        }
-        return {layer: series for layer, series in found.items() if len(series.steps)}
-    return dict(by_layer(record.series, quantity))
+        both = [layer for layer in minuend if layer in subtrahend]
+        found = {layer: _difference(minuend[layer], subtrahend[layer]) for layer in both}
+        found = {layer: series for layer, series in found.items() if len(series.steps)}
+    else:
+        found = by_layer(record.series, quantity)
+    last = list(by_block(found).values())[-1:]
+    if quantity.of_last_layer and TRUNK not in found and last:
+        found = dict(sorted({**found, TRUNK: last[0]}.items(), key=lambda item: layer_place(item[0])))
+    return found
 
 
 def by_layer(metrics: Mapping[str, T], quantity: Quantity) -> dict[str, T]:
