@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from lipformer.figures.quantities import block_families
-from lipformer.report import write_report
 from lipformer.report.heat_maps import draw_heat_maps
 from lipformer.runs.metric_names import STABILITY, TOTAL, kind_of, split_metric
 from lipformer.runs.quantities import CATALOGUE, find_quantity
@@ -146,11 +145,14 @@ def test_what_is_no_metric(name):
     assert split_metric(name) is None
 
 
-def test_a_run_of_version_0_1_0_and_one_of_now_name_layers_alike(tmp_path):
-    """The map from features to logits was called head."""
-    names = ("logits", "head", "trunk")
-    header = ",".join(f"stability/{name}/gradient_norm" for name in names)
-    (tmp_path / "metrics.csv").write_text(f"step,{header}\n0,1.0,1.0,1.0\n")
-    run = read_record(tmp_path)
-    assert list(layer_series(run, find_quantity("gradient_norm"))) == ["trunk", "unembedding", "logits"]
-    assert write_report([run], tmp_path / "report.html").is_file()
+def test_a_run_of_version_0_1_0_is_read_by_the_names_of_today():
+    """The map from features to logits was called head, and blocks and trunk had columns for their outputs."""
+    run = read_record(Path(__file__).parent / "old_runs" / "tied_l2")
+    layers = list(layer_series(run, find_quantity("gradient_norm")))
+    assert layers[-2:] == ["unembedding", "total"]
+    ranges = layer_series(run, find_quantity("output_range"))
+    for number, own in by_block(ranges).items():
+        np.testing.assert_array_equal(own.values, ranges[f"blocks.{number}"].values)
+        np.testing.assert_array_equal(own.values, ranges[f"blocks.{number}.feedforward"].values)
+    assert "trunk" in ranges
+    assert [heat_map["key"] for heat_map in draw_heat_maps([run])][:2] == ["entropy_share", "output_range"]
