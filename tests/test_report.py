@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 import logging
-import math
 import os
 import re
 from collections import Counter
@@ -14,15 +13,13 @@ from pathlib import Path
 import bokeh
 import numpy as np
 import pytest
-from run_folders import LINES, residuals, two_runs, write_run
+from run_folders import LINES, two_runs, write_run
 
 from lipformer.errors import LipformerError, UsageError
 from lipformer.report import write_report
-from lipformer.report.charts import charted, draw_charts, plain
-from lipformer.report.heat_maps import draw_heat_maps
-from lipformer.report.tables import Cell, certificate_table, facts, fixed, runs_table, short, whole
+from lipformer.report.charts import charted, draw_charts
+from lipformer.report.tables import runs_table
 from lipformer.report.text import visible
-from lipformer.report.thinning import bucket_columns, thin
 from lipformer.runs.quantities import CATALOGUE
 from lipformer.runs.record import RunRecord, Series, read_record
 from lipformer.studies.report import ReportStudy, printed
@@ -247,68 +244,6 @@ def test_a_page_is_replaced_whole(tmp_path, monkeypatch):
     assert not list(folder.glob(".*"))
 
 
-def test_curves_hold_the_values_at_their_steps(pair):
-    _, _, folders = pair
-    records = [read_record(folder) for folder in folders]
-    charts = {chart["key"]: chart for chart in draw_charts(records, ["a", "b"])}
-    for record, curve in zip(records, charts["train"]["curves"], strict=True):
-        series = record.series["train/nats_per_char"]
-        np.testing.assert_array_equal(np.cumsum(curve["steps"]), series.steps)
-        np.testing.assert_array_equal(np.cumsum(curve["tokens"]), series.tokens)
-        np.testing.assert_allclose(np.array(curve["values"], float), series.values, rtol=1e-4)
-    assert charts["train"]["curves"][1]["values"][-1] == "nan"
-    gains = np.stack([records[0].series[f"stability/{layer}/branch_gain"].values for layer in residuals(4)])
-    pale, curve = (next(c for c in charts["branch_gain"]["curves"] if c["pale"] == p) for p in (True, False))
-    np.testing.assert_allclose(curve["values"], gains.min(0), rtol=1e-4)
-    np.testing.assert_allclose(pale["values"], gains.max(0), rtol=1e-4)
-    scales = {key: chart["log"] for key, chart in charts.items()}
-    assert scales["gradient_norm"]
-    assert scales["local_lipschitz"]
-    assert not scales["val"]
-    assert not scales["lr"]
-
-
-def test_heat_maps_share_a_scale_and_mark_what_is_not_finite(pair):
-    _, _, folders = pair
-    records = [read_record(folder) for folder in folders]
-    maps = {heat_map["key"]: heat_map for heat_map in draw_heat_maps(records)}
-    assert maps["entropy_share"]["scale"] == [0, 1]
-    ranges = maps["output_range"]
-    assert ranges["runs"][0]["layers"] == [*residuals(4), "trunk"]
-    finite = [v for run in ranges["runs"] for row in run["values"] for v in row if isinstance(v, float)]
-    assert ranges["scale"] == pytest.approx([min(finite), max(finite)], rel=1e-3)
-    series = [records[0].series[f"stability/blocks.1.attention/output_{end}"].values for end in ("max", "min")]
-    np.testing.assert_allclose(ranges["runs"][0]["values"][2], series[0] - series[1], rtol=1e-3)
-    assert [row[-1] for row in ranges["runs"][1]["values"]] == ["nan"] * 9
-    assert ranges["marked"] == {"nan": True, "inf": False}
-    local = maps["local_lipschitz"]
-    assert local["log"]
-    assert "blocks.0.attention.norm" not in local["runs"][0]["layers"]
-    assert local["runs"][0]["steps"] == [499, 999, 1499, 1999, 2499, 2999]
-
-
-def test_thinning_keeps_the_extremes_the_ends_and_what_is_not_finite():
-    values = np.random.default_rng(0).normal(size=10_000)
-    values[[1234, 7000]] = 50, -50
-    values[5000], values[9000:9100] = np.nan, np.inf
-    kept = thin(values, 1000)
-    assert 500 < len(kept) <= 1000
-    assert (np.diff(kept) > 0).all()
-    assert {0, 1234, 7000, 5000, 9999} <= set(kept)
-    assert np.isinf(values[kept]).any()
-    np.testing.assert_array_equal(thin(values[:1000], 1000), np.arange(1000))
-
-
-def test_merged_columns_keep_the_extremes_and_what_is_not_finite():
-    values = np.array([[1.0, 5, 2, 0, 3, 4], [1, np.inf, 2, np.nan, 3, np.nan], [np.nan] * 6])
-    stands = np.array([[True] * 6, [True] * 5 + [False], [False] * 6])
-    merged, standing, columns = bucket_columns(values, stands, 3, keep="max")
-    np.testing.assert_array_equal(merged, [[5, 2, 4], [np.inf, np.nan, 3], [np.nan] * 3])
-    np.testing.assert_array_equal(standing, [[True] * 3, [True] * 3, [False] * 3])
-    np.testing.assert_array_equal(columns, [1, 3, 5])
-    assert bucket_columns(values, stands, 3, keep="min")[0][0].tolist() == [1, 0, 3]
-
-
 def noisy(record: RunRecord, rows: int) -> RunRecord:
     """The run with every metric in each of many rows, as noise, which nothing makes shorter."""
     random = np.random.default_rng(0)
@@ -333,61 +268,6 @@ def test_a_page_of_a_hundred_noisy_runs_is_below_ten_megabytes(tmp_path):
     assert write_report(records, tmp_path / "report.html").stat().st_size < 10_000_000
 
 
-@pytest.mark.parametrize(
-    ("value", "text", "key"),
-    [
-        (1.23456, "1.235", "1.23456"),
-        (0, "0", "0.0"),
-        (3e-5, "3.00e-5", "3e-05"),
-        (2.5e17, "2.50e17", "2.5e+17"),
-        (-0.5, "-0.5", "-0.5"),
-        (math.inf, "inf", "Infinity"),
-        (-math.inf, "-inf", "-Infinity"),
-        (math.nan, "nan", "NaN"),
-        (None, "–", ""),
-        ("text", "–", ""),
-        (True, "–", ""),
-    ],
-)
-def test_numbers_are_shown_short_and_sorted_exactly(value, text, key):
-    assert (short(value).text, short(value).key) == (text, key)
-
-
-def test_whole_and_fixed_numbers():
-    assert [whole(v).text for v in (1234567, 9069.4, math.inf, None)] == ["1,234,567", "9,069", "inf", "–"]
-    assert [fixed(v).text for v in (1.41391, 1e9, math.nan, None)] == ["1.4139", "1.00e9", "nan", "–"]
-
-
-def test_table_of_runs(pair):
-    _, _, folders = pair
-    columns = {column.title: column for column in runs_table([read_record(folder) for folder in folders], ["a", "b"])}
-    assert list(columns) == [
-        "run", "status", "nats", "bits", "entropy", "certificate", "gradient", "steps", "tokens/s", "lr", "attention",
-    ]  # fmt: skip
-    assert [cell.text for cell in columns["attention"].cells] == ["TiedL2Attention", "DotProductAttention"]
-    assert columns["lr"].numeric
-    assert columns["certificate"].numeric
-    assert not columns["attention"].numeric
-    assert columns["certificate"].cells[1] == Cell("inf", math.inf)
-    nats = columns["nats"].cells[0].number
-    assert columns["bits"].cells[0].number == pytest.approx(nats / math.log(2))
-    assert 0 < columns["entropy"].cells[1].number < 0.1  # the last before it became nan
-    assert 30 < columns["gradient"].cells[1].number < 50
-
-
-def test_certificate_comes_from_its_file_or_else_from_the_metrics(pair):
-    _, _, folders = pair
-    record = read_record(folders[0])
-    table = certificate_table(record, 0)
-    assert table.of == "in the mixed norm, up to 288 tokens"
-    assert table.rows[1] == ("branch", "TiedL2Attention", Cell("3.25", 3.25), "", True)
-    logged = certificate_table(dataclasses.replace(record, certificate=None), 0)
-    assert logged.of == "in the mixed norm, as logged at step 2,999"
-    assert [row[0] for row in logged.rows] == residuals(4)
-    assert [(name, cell.number) for name, cell in logged.totals] == [("trunk", pytest.approx(6e5, rel=1e-3))]
-    assert certificate_table(dataclasses.replace(record, certificate=None, series={}), 0) is None
-
-
 def test_study_writes_the_page_and_prints_a_row_for_each_run(tmp_path, capsys):
     two_runs(tmp_path / "runs", steps=600)
     (tmp_path / "runs" / "no run").mkdir()
@@ -399,15 +279,6 @@ def test_study_writes_the_page_and_prints_a_row_for_each_run(tmp_path, capsys):
     assert ["dot_product" in row and "inf" in row for row in rows] == [True, False]
     with pytest.raises(UsageError, match="no run folder there"):
         ReportStudy(runs=f"{tmp_path}/nothing/*").run(None, tmp_path / "out")
-
-
-def test_facts_leave_out_what_is_not_known(tmp_path):
-    assert facts(read_record(tmp_path)) == []
-    record = read_record(write_run(tmp_path / "run", status=None, steps=900))
-    told = dict(facts(record))
-    assert told["steps"] == "900"
-    assert told["tokens"] == "855,000"
-    assert "parameters" not in told
 
 
 OVERRIDES = {
@@ -454,12 +325,6 @@ def test_an_odd_file_keeps_no_run_from_being_shown(tmp_path, name):
     other = write_run(tmp_path / "other", steps=100, every=10)
     page = page_of([folder, other], folder / "report.html")
     assert [run["name"] for run in page.data["runs"]] == ["run?", "other"]
-
-
-def test_the_largest_number_is_shown_as_infinite():
-    assert plain(1.7976931348623157e308) == "inf"
-    assert plain(1.23456789) == 1.2346
-    assert whole(1e300).text == "1.00e300"
 
 
 def test_text_that_acts_on_its_surroundings_is_spelled_out(tmp_path):
