@@ -10,8 +10,16 @@ from lipformer.figures.quantities import block_families
 from lipformer.report.heat_maps import draw_heat_maps
 from lipformer.runs.metric_names import STABILITY, TOTAL, kind_of, split_metric
 from lipformer.runs.quantities import CATALOGUE, find_quantity
-from lipformer.runs.quantity import LARGEST, Value
-from lipformer.runs.readings import by_block, latest_values, layer_series, over_layers, read_value, shown_layers
+from lipformer.runs.quantity import LARGEST, Curve, Value
+from lipformer.runs.readings import (
+    by_block,
+    latest_values,
+    layer_series,
+    over_layers,
+    read_curve,
+    read_value,
+    shown_layers,
+)
 from lipformer.runs.record import RunRecord, Series, read_record
 
 
@@ -31,6 +39,13 @@ def test_a_difference_is_of_the_rows_that_both_have():
     np.testing.assert_array_equal(found.steps, [1, 2])
     np.testing.assert_array_equal(found.tokens, [10, 20])
     np.testing.assert_array_equal(found.values, [3, math.nan])
+
+
+def test_a_curve_of_a_difference():
+    run = record({"stability/trunk/output_max": series(3, 4), "stability/trunk/output_min": series(1, 1)})
+    ranges = find_quantity("output_range")
+    assert read_curve(run, ranges, Curve("range", "trunk")).values.tolist() == [2, 3]
+    assert read_curve(run, ranges, Curve("range", "logits")) is None
 
 
 def test_all_layers_as_one():

@@ -1,8 +1,8 @@
-"""What is read from a record: the series of a quantity, of one layer, by layers or blocks, or over all layers."""
+"""Reading quantities from the record of a run: of one layer, by layers or blocks, or over all layers."""
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -34,11 +34,11 @@ def layer_series(record: RunRecord, quantity: Quantity) -> dict[str, Series]:
 
 
 def by_layer(metrics: Mapping[str, T], quantity: Quantity) -> dict[str, T]:
-    """Return what there is of a quantity by layer, in the order of the model.
+    """Return the values of a quantity by layer, in the order of the model.
 
     Args:
-        metrics: by the metrics' whole names.
-        quantity: is logged by layers, under one name.
+        metrics: values or series, by the whole names of the metrics.
+        quantity: one that is logged by layers and stands for one name.
     """
     found = {}
     for metric, value in metrics.items():
@@ -48,16 +48,28 @@ def by_layer(metrics: Mapping[str, T], quantity: Quantity) -> dict[str, T]:
     return dict(sorted(found.items(), key=lambda item: layer_place(item[0])))
 
 
-def series_of(record: RunRecord, quantity: Quantity, layer: str | None) -> dict[str, Series]:
-    """Return by the metrics' last parts what a run has of a quantity in one layer, or of the whole run.
+def metrics_of(names: Iterable[str], quantity: Quantity, layer: str | None) -> list[str]:
+    """Return which of the names are those of a quantity, or else the one of the metric to read instead.
 
-    That is one series, or none; of a quantity that stands for several names one of each.
+    Args:
+        names: the names of metrics.
+        quantity: one of the catalogue.
+        layer: a layer or a whole such as the trunk; None for a quantity of the run.
+
+    Returns:
+        At most one name, but of a quantity that stands for several names all of them.
     """
-    for metric in quantity.metrics(layer):
-        found = [name for name in record.series if re.fullmatch(metric, name)]
-        if found:
-            return {name.rpartition("/")[2]: record.series[name] for name in found}
-    return {}
+    every = list(names)
+    found = [name for name in every if _is_of(name, quantity, layer)]
+    return found or [name for name in every if name == quantity.instead.get(layer or "")]
+
+
+def series_of(record: RunRecord, quantity: Quantity, layer: str | None) -> dict[str, Series]:
+    """Return the series of a quantity in one layer, or of the run, by the last parts of their names."""
+    if quantity.difference is not None:
+        series = layer_series(record, quantity).get(layer or "")
+        return {} if series is None else {quantity.name: series}
+    return {name.rpartition("/")[2]: record.series[name] for name in metrics_of(record.series, quantity, layer)}
 
 
 def read_curve(record: RunRecord, quantity: Quantity, curve: Curve) -> Series | None:
@@ -70,11 +82,11 @@ def read_curve(record: RunRecord, quantity: Quantity, curve: Curve) -> Series | 
 
 
 def over_layers(layers: list[Series], reduction: str) -> Series | None:
-    """Return one value a step over the layers that have one there; None where there are no layers.
+    """Return one value for each step, over the layers that have one at this step; None without any.
 
     Args:
-        layers: their series.
-        reduction: one of `lipformer.runs.quantity.REDUCTIONS`; a nan makes each of them nan.
+        layers: the series of the layers.
+        reduction: one of `lipformer.runs.quantity.REDUCTIONS`; each of them is nan where a layer is nan.
     """
     if not layers:
         return None
@@ -92,11 +104,11 @@ def over_layers(layers: list[Series], reduction: str) -> Series | None:
 
 
 def by_block(layers: Mapping[str, Series], kind: str | None = None) -> dict[str, Series]:
-    """Return the series of blocks by the block's number: a block's own, or else that of its last layer.
+    """Return the series of each block by its number: the block's own, or else that of its last layer.
 
     Args:
-        layers: by the layers' names, in the order of the model.
-        kind: the name within the block of the only layers to be taken; None for any.
+        layers: the series by the names of the layers, in the order of the model.
+        kind: the name, within the block, of the only layer to take; None for any.
     """
     own, found = {}, {}
     for layer, series in layers.items():
@@ -115,7 +127,7 @@ def kinds_in_blocks(layers: Mapping[str, Series]) -> list[str]:
 
 
 def shown_layers(layers: Mapping[str, Series], hidden: tuple[str, ...]) -> dict[str, Series]:
-    """Leave out the total, and layers of the kinds that are hidden; a block only where layers of it are there."""
+    """Return the layers without the total and those of hidden kinds; a block is shown where none of its layers is."""
     parts = {".".join(layer.split(".")[:2]) for layer in layers if layer.count(".") > 1}
 
     def shown(layer: str) -> bool:
@@ -126,9 +138,9 @@ def shown_layers(layers: Mapping[str, Series], hidden: tuple[str, ...]) -> dict[
 
 
 def read_value(record: RunRecord, quantity: Quantity, value: Value) -> float | None:
-    """Return the one number that a value picks of the course of a run; None where the run has nothing of it.
+    """Return the number that stands for a whole run in a table; None where the run does not have the quantity.
 
-    nan where there are numbers and none of them is one.
+    It is nan where the run has no other value.
     """
     series = read_curve(record, quantity, Curve(value.title, value.layer))
     if series is None:
@@ -142,14 +154,16 @@ def read_value(record: RunRecord, quantity: Quantity, value: Value) -> float | N
 
 
 def latest_values(latest: Mapping[str, Any], quantity: Quantity, value: Value) -> list[tuple[str, float, str]]:
-    """Return what the last values of the metrics have of a quantity: (title, number, layer where it is named).
-
-    That is one number, or none; of a quantity that stands for several names one of each, with the name in the title.
+    """Return the last value of a quantity for the summary or the line of progress.
 
     Args:
-        latest: by the metrics' whole names; what is no number in it is passed over.
+        latest: the last values of metrics by their whole names; those that are not numbers are left out.
         quantity: one of the catalogue.
-        value: which number of the quantity.
+        value: says which layer is meant.
+
+    Returns:
+        Triples of title, number and layer, which is empty where it is not to be named. At most one; but of a quantity
+        that stands for several names one for each, with the name in its title.
     """
     if value.layer in (SMALLEST, LARGEST):
         numbers = {
@@ -160,18 +174,16 @@ def latest_values(latest: Mapping[str, Any], quantity: Quantity, value: Value) -
             return []
         layer = (min if value.layer == SMALLEST else max)(known, key=known.__getitem__)
         return [(value.title, known[layer], layer)]
-    for metric in quantity.metrics(value.layer):
-        names = [name for name in latest if re.fullmatch(metric, name) and to_number(latest[name]) is not None]
-        if names:
-            titles = [
-                f"{value.title}, {name.rpartition('/')[2]}" if quantity.is_pattern else value.title for name in names
-            ]
-            return [(title, float(latest[name]), "") for title, name in zip(titles, names, strict=True)]
-    return []
+    numbers = {name: to_number(latest[name]) for name in metrics_of(latest, quantity, value.layer)}
+    return [
+        (f"{value.title}, {name.rpartition('/')[2]}" if quantity.is_pattern else value.title, number, "")
+        for name, number in numbers.items()
+        if number is not None
+    ]
 
 
 def to_number(value: Any) -> float | None:
-    """Return a value as a number, which may be infinite or nan; None where it is none."""
+    """Return a value as a number, which may be infinite or nan; None if it is not a number."""
     try:
         return float(value)
     except (TypeError, ValueError):
@@ -179,12 +191,17 @@ def to_number(value: Any) -> float | None:
 
 
 def drawable(values: np.ndarray) -> np.ndarray:
-    """Replace by infinity what is too large to be drawn."""
+    """Return the values, with infinity in the place of those that are too large to be drawn."""
     return np.where(np.abs(values) > LARGEST_DRAWN, np.copysign(np.inf, values), values)
 
 
+def _is_of(metric: str, quantity: Quantity, layer: str | None) -> bool:
+    parts = split_metric(metric)
+    return parts is not None and parts[1] == layer and quantity.matches(parts[0], parts[2])
+
+
 def _difference(one: Series, other: Series) -> Series:
-    """Return one less the other in the rows that both have."""
+    """Return the difference of two series in the steps that both have."""
     _, i, j = np.intersect1d(one.steps, other.steps, return_indices=True)
     with np.errstate(invalid="ignore", over="ignore"):  # inf - inf, or nearly so
         return Series(one.steps[i], one.tokens[i], drawable(one.values[i]) - drawable(other.values[j]))
