@@ -19,7 +19,7 @@ import torch
 from hydra import compose, initialize_config_dir
 
 from lipformer.config import conf_dir, register, to_plain, validate
-from lipformer.runs.folder import Outcome
+from lipformer.runs.outcome import Outcome
 from lipformer.training.callbacks.stability import StabilityMonitor
 from lipformer.training.run import run_training
 

@@ -28,7 +28,7 @@ from lipformer.modules.residual import PreNorm
 from lipformer.options.evaluate import GenerateOptions
 from lipformer.options.study import ScoreOptions
 from lipformer.program import cli
-from lipformer.runs.folder import read_outcome
+from lipformer.runs.outcome import read_outcome
 from lipformer.studies.measured import measure
 from lipformer.studies.opening import choose_device, open_split
 

@@ -17,7 +17,7 @@ from programs import ROOT, TINY, write_text
 
 from lipformer.modules import contracts
 from lipformer.program import cli
-from lipformer.runs.folder import read_outcome
+from lipformer.runs.outcome import read_outcome
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()
 FILES = dict(re.findall(r"```(?:python|yaml)\n# (\S+\.(?:py|yaml))\n(.*?)```", PAGE, re.DOTALL))

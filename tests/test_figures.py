@@ -24,7 +24,7 @@ from lipformer.figures.style import (
     paper_style,
     save,
 )
-from lipformer.runs.folder import Outcome
+from lipformer.runs.outcome import Outcome
 from lipformer.runs.record import RunRecord, Series, read_record
 
 

@@ -16,7 +16,7 @@ from wandb_offline import CONFIG, end_with, offline_logger, warnings_of
 from wandb_record import read_runs
 
 from lipformer.errors import UsageError
-from lipformer.runs.folder import read_outcome
+from lipformer.runs.outcome import read_outcome
 from lipformer.training.loggers.choices import finished, log_figures, log_samples, tensorboard_logger
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lipformer.errors import UsageError
-from lipformer.runs.folder import Outcome
+from lipformer.runs.outcome import Outcome
 from lipformer.runs.quantity import Quantity
 from lipformer.runs.readings import layer_series
 from lipformer.runs.record import find_runs, name_runs, read_record

@@ -15,7 +15,7 @@ from programs import ROOT, train, write_text
 
 from lipformer.assembly.checkpoint import find_checkpoint, load_run, read_checkpoint
 from lipformer.errors import WriteError
-from lipformer.runs.folder import Outcome, read_outcome
+from lipformer.runs.outcome import Outcome, read_outcome
 from lipformer.system.atomic import naming, replace_text, replacing
 from lipformer.training.checkpoint_io import AtomicCheckpointIO
 from lipformer.training.language import LanguageModule
@@ -33,6 +33,40 @@ def names(folder):
 def test_a_file_is_replaced_and_the_one_before_it_gets_its_name(tmp_path):
     file, previous = tmp_path / "file", tmp_path / "previous"
     for text in ("one", "two", "three"):
+        with replacing(file, "w", previous=previous) as stream:
+            stream.write(text)
+    assert (file.read_text(), previous.read_text()) == ("three", "two")
+    assert names(tmp_path) == {"file", "previous"}
+
+
+@pytest.mark.parametrize("links", [True, False], ids=["links", "no links"])
+def test_a_file_with_a_previous_one_is_never_missing_to_a_reader(tmp_path, monkeypatch, links):
+    file, previous = tmp_path / "file", tmp_path / "previous"
+    real, seen = os.replace, []
+
+    def replace(old, new):
+        real(old, new)
+        seen.append((file.is_file(), names(tmp_path)))
+
+    def no_links(old, new):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "replace", replace)
+    if not links:
+        monkeypatch.setattr(os, "link", no_links)
+    for text in ("one", "two", "three"):
+        with replacing(file, "w", previous=previous) as stream:
+            stream.write(text)
+    assert (file.read_text(), previous.read_text()) == ("three", "two")
+    assert names(tmp_path) == {"file", "previous"}
+    assert all(there for there, _ in seen) == links
+
+
+def test_a_kill_between_the_two_names_is_made_good_by_the_next_saving(tmp_path):
+    file, previous = tmp_path / "file", tmp_path / "previous"
+    file.write_text("one")
+    os.link(file, previous)  # what a kill leaves after the old content got its second name
+    for text in ("two", "three"):
         with replacing(file, "w", previous=previous) as stream:
             stream.write(text)
     assert (file.read_text(), previous.read_text()) == ("three", "two")
@@ -102,14 +136,14 @@ def killed_at(call):
         if calls == call:
             os.kill(os.getpid(), signal.SIGKILL)
         return of(*arguments)
-    for name in ("write", "fsync", "replace"):
+    for name in ("write", "fsync", "link", "replace"):
         of = getattr(os, name)
         setattr(os, name, lambda *arguments, of=of: count(*arguments, of=of))
 
 def save(folder, step):
     AtomicCheckpointIO().save_checkpoint({"step": step, "x": torch.full((10**6,), step)}, folder / "last.ckpt")
 
-for call in range(1, 7):
+for call in range(1, 8):
     folder = Path(sys.argv[1]) / str(call) / "checkpoints"
     save(folder, 1)
     save(folder, 2)
@@ -123,14 +157,15 @@ for call in range(1, 7):
 
 def test_a_kill_at_each_step_of_saving_leaves_the_last_checkpoint_or_the_one_before(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, tmp_path], capture_output=True, text=True, timeout=120)
-    # Flushed, renamed, renamed, the folder flushed: four calls in which a kill can come, and none after them.
-    assert done.stdout.split() == [str(-signal.SIGKILL)] * 4 + ["0"] * 2, done.stderr
+    # Flushed, linked, renamed, renamed, the folder flushed: five calls in which a kill can come, and none after them.
+    assert done.stdout.split() == [str(-signal.SIGKILL)] * 5 + ["0"] * 2, done.stderr
     steps = {}
-    for call in range(1, 7):
+    for call in range(1, 8):
+        assert (tmp_path / str(call) / "checkpoints" / "last.ckpt").is_file()
         checkpoint = torch.load(find_checkpoint(tmp_path / str(call), "last"), weights_only=True)
         assert (checkpoint["x"] == checkpoint["step"]).all()
         steps[call] = checkpoint["step"]
-    assert steps == {1: 2, 2: 2, 3: 2, 4: 3, 5: 3, 6: 3}
+    assert steps == {1: 2, 2: 2, 3: 2, 4: 2, 5: 3, 6: 3, 7: 3}
 
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])

@@ -16,8 +16,9 @@ from programs import ROOT, TINY, evaluate, start_train, train, wait_for, write_t
 from lipformer.assembly.checkpoint import read_checkpoint
 from lipformer.errors import UsageError
 from lipformer.report import write_report
-from lipformer.runs.folder import Outcome, read_outcome, recorded
+from lipformer.runs.folder import recorded
 from lipformer.runs.lock import LOCK, lock_holder, release_lock, take_lock, this_process
+from lipformer.runs.outcome import Outcome, read_outcome
 from lipformer.runs.record import read_record
 from lipformer.system.signals import ENDING, SignalWatch, Terminated, leave_signals_to_parent
 from lipformer.training.language import LanguageModule
@@ -404,7 +405,7 @@ class TestLock:
             Outcome().write(folder)
             return replace(this_process(), started="long ago")
 
-        monkeypatch.setattr("lipformer.runs.folder.lock_holder", ended)
+        monkeypatch.setattr("lipformer.runs.outcome.lock_holder", ended)
         assert read_outcome(tmp_path).status == "finished"
 
 

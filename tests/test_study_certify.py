@@ -20,7 +20,7 @@ from lipformer.assembly.checkpoint import load_run
 from lipformer.bounds.certificate import Certificate, Row
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.program import cli
-from lipformer.runs.folder import read_outcome
+from lipformer.runs.outcome import read_outcome
 from lipformer.studies.certify import certificate_table, share_curve
 
 FILES = {

@@ -12,7 +12,7 @@ from rich.console import Console
 from wandb_record import read_runs
 
 from lipformer.program.sweep_report import NEVER_ENDED, Job, SweepReport, list_jobs, sweep_table
-from lipformer.runs.folder import Outcome, read_outcome
+from lipformer.runs.outcome import Outcome, read_outcome
 
 FINISHED = Outcome(best=2.0)
 DIVERGED = Outcome("diverged", 3, "the loss became nan")

@@ -13,7 +13,7 @@ from lipformer import tasks
 from lipformer.config.targets import locate
 from lipformer.data.collate import IGNORE
 from lipformer.program.sweep_report import Job, sweep_table
-from lipformer.runs.folder import Outcome
+from lipformer.runs.outcome import Outcome
 from lipformer.runs.record import read_record, tasks_of
 from lipformer.tasks import LANGUAGE, Measure, Task, task_of
 from lipformer.training.task_module import TaskModule

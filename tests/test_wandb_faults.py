@@ -12,7 +12,7 @@ from wandb_account import FAKE_KEY, no_account, server_of_our_own  # noqa: F401
 from wandb_record import read_runs
 from wandb_server import FILE_STREAM, serving
 
-from lipformer.runs.folder import read_outcome
+from lipformer.runs.outcome import read_outcome
 from lipformer.training.loggers.choices import finished, log_samples, wandb_logger
 
 CONFIG = {"name": "tiny", "resume": None}

@@ -19,6 +19,7 @@ from lipformer.config import MODEL_GROUPS, keys_read
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, LipformerError
 from lipformer.options.data import DataOptions
+from lipformer.runs import layout
 from lipformer.runs.layout import BEST, LAST, PREVIOUS
 from lipformer.version import __version__
 
@@ -76,7 +77,7 @@ def find_checkpoint(path: str | Path, which: str = "best", key: str = "checkpoin
         return path
     if not path.is_dir():
         raise CheckpointError(f"{key}={path}: no such file or folder")
-    best, last, previous = (path / "checkpoints" / name for name in (BEST, LAST, PREVIOUS))
+    best, last, previous = (path / layout.CHECKPOINTS / name for name in (BEST, LAST, PREVIOUS))
     if which == "best" and best.is_file():
         if not is_whole(best):
             raise CheckpointError(_damaged(best))
@@ -88,7 +89,7 @@ def find_checkpoint(path: str | Path, which: str = "best", key: str = "checkpoin
         return previous
     if last.is_file() or previous.is_file():
         raise CheckpointError(_damaged(last if last.is_file() else previous))
-    wanted = " or ".join(f"checkpoints/{name}" for name in ((BEST, LAST) if which == "best" else (LAST,)))
+    wanted = " or ".join(f"{layout.CHECKPOINTS}/{name}" for name in ((BEST, LAST) if which == "best" else (LAST,)))
     raise CheckpointError(f"{key}={path}: the folder holds no {wanted}; give a run folder or a .ckpt file")
 
 

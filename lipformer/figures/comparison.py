@@ -12,6 +12,7 @@ from lipformer.figures.maps import maps_of_runs
 from lipformer.figures.panels import bounds_of_runs
 from lipformer.figures.quantities import bounds, compared, drawings
 from lipformer.figures.style import paper_style, save
+from lipformer.runs import layout
 from lipformer.runs.quantity import Drawing, Quantity
 from lipformer.runs.record import RunRecord, name_runs
 
@@ -35,13 +36,13 @@ def compare_runs(records: Sequence[RunRecord], folder: Path) -> list[Path]:
     with paper_style():
         panels = learning_panels(records, horizontal)
         if panels:
-            written += save(with_legend(grid(panels, horizontal), names), folder / "learning.png")
+            written += save(with_legend(grid(panels, horizontal), names), folder / f"{layout.LEARNING}.png")
         panels = _panels(records, horizontal)
         if panels:
-            written += save(with_legend(grid(panels, horizontal), names), folder / "stability.png")
+            written += save(with_legend(grid(panels, horizontal), names), folder / f"{layout.STABILITY}.png")
         maps = maps_of_runs(records, names, horizontal)
         if maps is not None:
-            written += save(maps, folder / "layers.png")
+            written += save(maps, folder / f"{layout.LAYERS}.png")
     return written
 
 

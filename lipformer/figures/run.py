@@ -12,6 +12,7 @@ from lipformer.figures.maps import map_of_a_run
 from lipformer.figures.panels import bounds_of_a_run, by_depth, curves_of_a_run, spread_of_a_run
 from lipformer.figures.quantities import block_families, bounds, curves, drawings, known, learning_curves
 from lipformer.figures.style import paper_style, save
+from lipformer.runs import layout
 from lipformer.runs.quantity import Drawing, Quantity
 from lipformer.runs.readings import layer_series
 from lipformer.runs.record import RunRecord
@@ -34,10 +35,10 @@ def draw_run(record: RunRecord, folder: Path) -> list[Path]:
     written = []
     with paper_style():
         if learning_curves(record):
-            written += save(learning_of_a_run(record, horizontal), folder / "learning.png")
+            written += save(learning_of_a_run(record, horizontal), folder / f"{layout.LEARNING}.png")
         panels = _panels(record, horizontal)
         if panels:
-            written += save(grid(panels, horizontal), folder / "stability.png")
+            written += save(grid(panels, horizontal), folder / f"{layout.STABILITY}.png")
     return written
 
 

@@ -42,7 +42,7 @@ def l2_scores(
 
 
 def penalise_distance(
-    scores: Float[Tensor, "*batch H N N"], slope: Float[Tensor, "H"]
+    scores: Float[Tensor, "*batch H N N"], slope: Float[Tensor, " H"]
 ) -> Float[Tensor, "*batch H N N"]:
     r"""Scores minus :math:`m_h |i - j|`: the further a token, the less it counts.
 

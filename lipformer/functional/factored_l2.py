@@ -22,11 +22,11 @@ def attend(
     query: Float[Tensor, "H D d"],
     value_map: Float[Tensor, "H d d"],
     out: Float[Tensor, "D E"],
-    log_temperature: Float[Tensor, "H"],
+    log_temperature: Float[Tensor, " H"],
     *,
     causal: bool,
     fused: bool,
-    slope: Float[Tensor, "H"] | None = None,
+    slope: Float[Tensor, " H"] | None = None,
 ) -> Float[Tensor, "*batch N D"]:
     """Attend.
 
@@ -55,8 +55,8 @@ def attend(
 def factored_scores(
     x: Float[Tensor, "*batch N D"],
     query: Float[Tensor, "H D d"],
-    log_temperature: Float[Tensor, "H"],
-    slope: Float[Tensor, "H"] | None = None,
+    log_temperature: Float[Tensor, " H"],
+    slope: Float[Tensor, " H"] | None = None,
 ) -> Float[Tensor, "*batch H N N"]:
     """Scores before the mask, up to a constant of each row; arguments as in :func:`attend`."""
     weight = (query.mT * root_temperature(log_temperature)).flatten(0, 1).to(query.dtype)
@@ -66,6 +66,6 @@ def factored_scores(
     return scores if slope is None else penalise_distance(scores, slope)
 
 
-def root_temperature(log_temperature: Float[Tensor, "H"]) -> Float[Tensor, "H 1 1"]:
+def root_temperature(log_temperature: Float[Tensor, " H"]) -> Float[Tensor, "H 1 1"]:
     """Roots of the temperatures, which stay between e^-40 and e^40: finite, and so are their inverses."""
     return (at_least_float32(log_temperature).clamp(-40, 40) / 2).exp()[:, None, None]

@@ -34,7 +34,7 @@ def fused_tied_l2(
     *,
     s: float,
     causal: bool,
-    slope: Float[Tensor, "H"] | None = None,
+    slope: Float[Tensor, " H"] | None = None,
 ) -> Float[Tensor, "*batch N D"]:
     r"""Tied L2 attention, :math:`F(X) = \sum_h P^h X W_h N_h` with scores :math:`-\|x_i W_h - x_j W_h\|^2 / s`.
 

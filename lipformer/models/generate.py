@@ -144,7 +144,7 @@ def keep_top_p(probabilities: Float[Tensor, "B V"], p: float) -> Float[Tensor, "
     return _keep(probabilities, order, likelier < p)
 
 
-def draw(probabilities: Float[Tensor, "B V"], uniform: Float[Tensor, "B"]) -> Int[Tensor, "B"]:
+def draw(probabilities: Float[Tensor, "B V"], uniform: Float[Tensor, " B"]) -> Int[Tensor, " B"]:
     """Draw a symbol from each row by inverting its cumulative distribution.
 
     Args:

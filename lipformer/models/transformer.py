@@ -177,7 +177,7 @@ class CharTransformer(nn.Module):
             residual = (self.trunk(x) - y).abs().flatten(1).amax(-1)
         return Solution(x, iterations, residual.nan_to_num(nan=math.inf), converged, len(layers))
 
-    def log_det(self, x: Float[Tensor, "B N D"], **options: Any) -> Float[Tensor, "B"]:
+    def log_det(self, x: Float[Tensor, "B N D"], **options: Any) -> Float[Tensor, " B"]:
         """Return log|det dy/dx| of the trunk for each sequence, summed over its layers.
 
         Args:

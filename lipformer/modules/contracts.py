@@ -109,7 +109,7 @@ class Invertible(Protocol):
         """Return the x of a y, with how it was found; options of `lipformer.modules.fixed_point.solve`."""
 
     @abstractmethod
-    def log_det(self, x: Float[Tensor, "B N D"], **options: Any) -> Float[Tensor, "B"]:
+    def log_det(self, x: Float[Tensor, "B N D"], **options: Any) -> Float[Tensor, " B"]:
         """log|det dy/dx| of each sequence, in nats; options of `lipformer.modules.log_det.log_det`."""
 
 
@@ -127,7 +127,7 @@ class InvertibleNormalisation(Protocol):
         """Return the x of a y."""
 
     @abstractmethod
-    def log_det(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B"]:
+    def log_det(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, " B"]:
         """log|det dy/dx| of each sequence, in nats."""
 
 

@@ -38,14 +38,14 @@ class Solution:
     """The solution, or the last finite iterate where there is none."""
     iterations: int
     """Evaluations of f, as many as the slowest element of the batch took."""
-    residual: Float[Tensor, "B"]
+    residual: Float[Tensor, " B"]
     """Largest entry of abs(x + f(x) - y), as computed, of each element; inf where it is not a number."""
     converged: bool
     """Whether the residual of every element is within the tolerance."""
     layers: int = 1
     """Layers that were undone, one after the other, on the way to x."""
 
-    def error_bound(self, contraction: float, p: Norm) -> Float[Tensor, "B"]:
+    def error_bound(self, contraction: float, p: Norm) -> Float[Tensor, " B"]:
         r"""Bound on the largest entry of abs(x - x*), x* the exact solution.
 
         .. math:: \max|x - x^*| \le \|x - x^*\|_p \le \frac{\|x + f(x) - y\|_p}{1 - c}

@@ -27,7 +27,7 @@ def log_det(
     samples: int = 1,
     continuation: float = 0.5,
     generator: torch.Generator | None = None,
-) -> Float[Tensor, "B"]:
+) -> Float[Tensor, " B"]:
     r"""Log-determinant of x + f(x) for each element of the batch, in nats, summed over tokens and features.
 
     .. math:: \log|\det(I + J)| = \sum_{k \ge 1} \frac{(-1)^{k+1}}{k} \mathrm{tr}(J^k)
@@ -117,7 +117,7 @@ def _diagonal_blocks(pull: Callable[[Tensor], Tensor], x: Tensor, causal: bool) 
     return torch.stack(blocks, 1) if causal else torch.cat(blocks, 1).unsqueeze(1)
 
 
-def _power_series(blocks: Float[Tensor, "B n m m"], terms: int) -> Float[Tensor, "B"]:
+def _power_series(blocks: Float[Tensor, "B n m m"], terms: int) -> Float[Tensor, " B"]:
     """Sum of the first terms, the traces those of powers of the blocks."""
     power = blocks
     total = _trace(power)
@@ -127,7 +127,7 @@ def _power_series(blocks: Float[Tensor, "B n m m"], terms: int) -> Float[Tensor,
     return total
 
 
-def _trace(blocks: Float[Tensor, "B n m m"]) -> Float[Tensor, "B"]:
+def _trace(blocks: Float[Tensor, "B n m m"]) -> Float[Tensor, " B"]:
     return blocks.diagonal(dim1=-2, dim2=-1).sum((-2, -1))
 
 
@@ -145,7 +145,7 @@ def _estimate(
     extra: Float[Tensor, "S B"],
     continuation: float,
     generator: torch.Generator | None,
-) -> Float[Tensor, "B"]:
+) -> Float[Tensor, " B"]:
     """Mean over samples of the series cut after terms + extra, later terms weighted by 1 / probability."""
     device = x.device if generator is None else generator.device
     signs = torch.randint(0, 2, (len(extra), *x.shape), generator=generator, device=device)

@@ -163,7 +163,7 @@ class ActNorm(nn.Module):
             self._initialise(x)
         return x * self.scale() + self.bias
 
-    def scale(self) -> Float[Tensor, "D"]:
+    def scale(self) -> Float[Tensor, " D"]:
         """The factor of each feature, positive."""
         return self._limited_log_scale().exp()
 
@@ -193,7 +193,7 @@ class ActNorm(nn.Module):
         self._require_set()
         return (y - self.bias) / self.scale()
 
-    def log_det(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B"]:
+    def log_det(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, " B"]:
         """Return log|det dy/dx| of each sequence.
 
         Raises:
@@ -231,7 +231,7 @@ class NoNorm(nn.Identity):
         """Return ``y``."""
         return y
 
-    def log_det(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B"]:
+    def log_det(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, " B"]:
         """Return zeros."""
         return x.new_zeros(len(x))
 

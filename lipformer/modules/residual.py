@@ -132,7 +132,7 @@ class InvertibleResidual(PostNorm):
         with constant_weights(self.branch):
             return solve(self.branch, self._invertible_norm().invert(y), **options)
 
-    def log_det(self, x: Float[Tensor, "B N D"], **options: Any) -> Float[Tensor, "B"]:
+    def log_det(self, x: Float[Tensor, "B N D"], **options: Any) -> Float[Tensor, " B"]:
         """Return log|det dy/dx| of each sequence.
 
         Args:
@@ -170,7 +170,7 @@ class WeightedResidual(Residual):
         self.alpha = nn.Parameter(torch.full((width,), 1 / layers))
 
     @property
-    def branch_scale(self) -> Float[Tensor, "D"]:  # type: ignore[override]
+    def branch_scale(self) -> Float[Tensor, " D"]:  # type: ignore[override]
         """alpha."""
         return self.alpha
 

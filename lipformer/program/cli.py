@@ -21,7 +21,9 @@ from omegaconf import DictConfig, OmegaConf
 from lipformer.config import conf_dir, refuse_unread, register, to_plain, typed_keys, validate, without_unread
 from lipformer.config.renamed import refuse_old_spellings
 from lipformer.errors import UsageError
-from lipformer.runs.folder import Outcome, claim_folder, local_rank, recorded
+from lipformer.runs import layout
+from lipformer.runs.folder import claim_folder, local_rank, recorded
+from lipformer.runs.outcome import Outcome
 from lipformer.system.openmp import limit_spinning
 
 limit_spinning()  # nothing above imports torch, which loads OpenMP
@@ -61,7 +63,7 @@ def _train(config: DictConfig, folder: Path) -> float | None:
         if outcome.status in ("interrupted", "terminated"):
             say_how_to_continue(folder)
 
-    with recorded(folder, "train", report) as outcome:
+    with recorded(folder, layout.TRAIN, report) as outcome:
         resumed = None
         if settings is None:
             from lipformer.training.resume import resume_run
@@ -78,7 +80,7 @@ def _train(config: DictConfig, folder: Path) -> float | None:
 def _evaluate(config: DictConfig, folder: Path) -> float | None:
     settings = validate(config)
     claim_folder(folder)
-    with recorded(folder, "evaluate") as outcome:
+    with recorded(folder, layout.EVALUATE) as outcome:
         from lipformer.studies.study import open_study
 
         outcome.best = open_study(settings.study).run(settings, folder)

@@ -14,12 +14,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from lipformer.runs.folder import Outcome, read_outcome
+from lipformer.runs import layout
+from lipformer.runs.outcome import Outcome, read_outcome
+from lipformer.runs.plain_files import read_config, read_overrides
 from lipformer.system.atomic import replace_text
 from lipformer.tasks import LANGUAGE, Task, task_of
 
 WIDE = 200
-NEVER_ENDED = Outcome("failed", 1, "it left no status.json: it was killed, or never began")
+NEVER_ENDED = Outcome("failed", 1, f"it left no {layout.STATUS}: it was killed, or never began")
 
 
 class SweepReport(Callback):
@@ -38,7 +40,7 @@ class SweepReport(Callback):
         if config.hydra.mode == RunMode.MULTIRUN:
             folder = Path(config.hydra.runtime.output_dir)
             overrides = OmegaConf.create(list(job_return.overrides or []))
-            replace_text(folder / "overrides.yaml", OmegaConf.to_yaml(overrides))
+            replace_text(folder / layout.OVERRIDES, OmegaConf.to_yaml(overrides))
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Read every job's ``status.json`` and report."""
@@ -73,11 +75,11 @@ class Job:
 def _gather_claims(sweep: Path, jobs: Sequence[Job]) -> None:
     """Write ``claims.html`` of the jobs that tested claims, where there are some."""
     studies = [(_study_name(job), sweep / job.name) for job in jobs]
-    studies = [(name, folder) for name, folder in studies if (folder / "claims.json").is_file()]
+    studies = [(name, folder) for name, folder in studies if (folder / layout.CLAIMS).is_file()]
     if studies:
-        from lipformer.studies.claims_page import PAGE, write_claims_page
+        from lipformer.studies.claims_page import write_claims_page
 
-        print(f"claims and figures: {write_claims_page(studies, sweep / PAGE)}")
+        print(f"claims and figures: {write_claims_page(studies, sweep / layout.CLAIMS_PAGE)}")
 
 
 def _study_name(job: Job) -> str:
@@ -89,9 +91,9 @@ def list_jobs(sweep: Path) -> list[Job]:
     folders = sorted((f for f in sweep.iterdir() if f.is_dir()), key=lambda f: (len(f.name), f.name))
     jobs = []
     for folder in folders:
-        file = folder / "overrides.yaml"
-        overrides = [str(override) for override in OmegaConf.load(file)] if file.is_file() else []
-        jobs.append(Job(folder.name, overrides, read_outcome(folder) or NEVER_ENDED, _task(folder / "config.yaml")))
+        overrides = read_overrides(folder / layout.OVERRIDES) or []
+        task = task_of(read_config(folder / layout.CONFIG))
+        jobs.append(Job(folder.name, overrides, read_outcome(folder) or NEVER_ENDED, task))
     return jobs
 
 
@@ -116,12 +118,3 @@ def sweep_table(jobs: list[Job]) -> Table:
 
 def _score(best: float | None, rivals: list[float]) -> str:
     return "-" if best is None else f"{best:.4f}{' *' if best == min(rivals) else ''}"
-
-
-def _task(file: Path) -> Task:
-    """The task of the configuration that a training leaves in its folder; the language's where there is none."""
-    try:
-        config = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    except Exception:  # YAML's errors and OmegaConf's have no base in common
-        return LANGUAGE
-    return task_of({str(key): value for key, value in config.items()}) if isinstance(config, dict) else LANGUAGE

@@ -12,7 +12,6 @@ from urllib.parse import quote
 
 from bokeh.resources import Resources
 from markupsafe import Markup
-from omegaconf import OmegaConf
 
 from lipformer.report.charts import draw_charts, empty_chart, extent
 from lipformer.report.environment import environment, shown
@@ -20,24 +19,25 @@ from lipformer.report.heat_maps import draw_heat_maps, empty_heat_map
 from lipformer.report.style import run_style
 from lipformer.report.tables import NO_STATUS, certificate_table, facts, runs_table, short
 from lipformer.report.text import visible
+from lipformer.runs import layout
 from lipformer.runs.differences import config_differences, flat_config
 from lipformer.runs.metric_names import STABILITY
+from lipformer.runs.plain_files import read_overrides
 from lipformer.runs.record import RunRecord, name_runs
 from lipformer.version import __version__
 
 FILES = (
-    "metrics.csv",
-    "metrics.json",
-    "config.yaml",
-    "status.json",
-    "samples.json",
-    "certificate.json",
-    "train.log",
-    "checkpoints/best.ckpt",
-    "checkpoints/last.ckpt",
-    "checkpoints/previous.ckpt",
-    "diverged.pt",
+    layout.METRICS_CSV,
+    layout.METRICS_JSON,
+    layout.CONFIG,
+    layout.STATUS,
+    layout.SAMPLES,
+    layout.CERTIFICATE,
+    layout.log_file(layout.TRAIN),
+    *(f"{layout.CHECKPOINTS}/{name}" for name in (layout.BEST, layout.LAST, layout.PREVIOUS)),
+    layout.BAD_BATCH,
 )
+"""Files of a run that a reader may want, linked in its page."""
 SAMPLED = ("step", "tokens", "temperature", "seed")
 BOKEH = Resources(mode="inline", components=["bokeh"])
 """The core of BokehJS alone: its widgets, tables and formulas are not used, and are larger than the core."""
@@ -124,36 +124,24 @@ def _why_no_telemetry(records: Sequence[RunRecord]) -> str:
     callbacks = [record.config.get("callbacks") for record in records]
     if all(isinstance(callback, dict) and "stability" not in callback for callback in callbacks):
         return "no telemetry: callbacks=none"
-    return "no telemetry in metrics.csv: the training ended before its first row, or is of an earlier version"
+    return f"no telemetry in {layout.METRICS_CSV}: the training ended before its first row, or is of an earlier version"
 
 
 def _links(folder: Path) -> list[tuple[str, str]]:
     """Return the name and the address, relative to the folder, of each file that a reader may want to open."""
     there = [folder / name for name in FILES if os.path.isfile(folder / name)]
-    there += sorted(path for path in folder.glob("figures/*") if path.suffix in (".png", ".pdf"))
+    there += sorted(path for path in (folder / layout.FIGURES).glob("*") if path.suffix in (".png", ".pdf"))
     relative = [path.relative_to(folder).as_posix() for path in there]
     return [(path, quote(os.fsencode(path))) for path in relative]
-
-
-def _overrides(file: Path) -> list[str] | None:
-    """Return the overrides of a run as they were typed.
-
-    They are not resolved: a resolved one could show environment variables of whoever makes the report.
-    """
-    try:
-        overrides = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    except Exception:  # YAML's errors and OmegaConf's have no base in common
-        return None
-    return [value for value in overrides if isinstance(value, str)] if isinstance(overrides, list) else None
 
 
 def _commands(folder: Path) -> list[str]:
     place = shlex.quote(shown(folder))
     commands = []
-    overrides = _overrides(folder / "overrides.yaml")
+    overrides = read_overrides(folder / layout.OVERRIDES)
     if overrides is not None:
         commands.append(shlex.join(["python", "train.py", *overrides]))
-    if os.path.isdir(folder / "checkpoints"):
+    if os.path.isdir(folder / layout.CHECKPOINTS):
         commands.append(f"python evaluate.py checkpoint={place} split=test")
         commands.append(f"python train.py resume={place}")
     return commands

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lipformer.runs import quantities
+from lipformer.runs import layout, quantities
 from lipformer.runs.differences import config_differences
 from lipformer.runs.metric_names import (
     BRANCH,
@@ -33,7 +33,7 @@ MISSING = "–"
 KEYS = 6
 """The largest number of configuration keys that have a column of their own in the table of runs."""
 NORMS = {"2": "2-norm", "inf": "inf-norm", "mixed": "mixed norm"}
-NO_STATUS = "it left no status.json: it is still running, or was killed"
+NO_STATUS = f"it left no {layout.STATUS}: it is still running, or was killed"
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,63 @@
 """The names of what stands in a run folder: the one place that spells them."""
 
+from pathlib import Path
+
+CONFIG = "config.yaml"
+"""The configuration that was run, every value resolved."""
+OVERRIDES = "overrides.yaml"
+"""In the folder of a sweep's job: its overrides, as they were typed."""
+SWEEP = "multirun.yaml"
+"""What Hydra writes into the folder of a sweep, above those of its jobs."""
+STATUS = "status.json"
+"""How the run ended, or that it is running."""
+LOCK = "run.lock"
+"""Which process the run is, until it ends."""
+METRICS_CSV = "metrics.csv"
+"""Metrics over the training, a row for each time they were logged."""
+METRICS_JSON = "metrics.json"
+"""The last and best metrics, one value each."""
+SAMPLES = "samples.json"
+"""Sentences that the model wrote."""
+CERTIFICATE = "certificate.json"
+"""Upper bounds on the Lipschitz constants of the model and of each layer."""
+CLAIMS = "claims.json"
+"""The claims that a study tested, with their verdicts."""
+CLAIMS_PAGE = "claims.html"
+"""The same as a page; in the folder of a sweep, those of all its jobs."""
+WORKSPACE = "workspace.json"
+"""Where the dashboard in wandb is."""
+WANDB_RUN = "wandb.json"
+"""Id and address of the run in wandb, if it is online."""
+WANDB, TENSORBOARD = "wandb", "tensorboard"
+"""Folders of the loggers' own files."""
+REPORT = "report.html"
+"""The run to look at."""
+FIGURES = "figures"
+"""Folder of the figures, as PNG and PDF."""
+LEARNING, STABILITY, LAYERS = "learning", "stability", "layers"
+"""The figures of a run, and of several: their files without suffix."""
+BAD_BATCH = "diverged.pt"
+"""The batch on which the training diverged."""
+
+CHECKPOINTS = "checkpoints"
+"""Folder of the checkpoints."""
 BEST, LAST, PREVIOUS = "best.ckpt", "last.ckpt", "previous.ckpt"
-"""A run's checkpoints; the ``last.ckpt`` that is replaced becomes ``previous.ckpt``."""
+"""The checkpoints; the ``last.ckpt`` that is replaced becomes ``previous.ckpt``."""
+
+TRAIN, EVALUATE = "train", "evaluate"
+"""The programs, as they name their logs."""
+
+
+def log_file(program: str, rank: int = 0) -> str:
+    """Return the name of a program's log.
+
+    Args:
+        program: `TRAIN` or `EVALUATE`.
+        rank: number of the process on this machine; each keeps a log of its own.
+    """
+    return f"{program}.log" if rank == 0 else f"{program}_rank{rank}.log"
+
+
+def run_folder_of(checkpoint: Path) -> Path:
+    """Return the run folder that a checkpoint lies in."""
+    return checkpoint.absolute().parent.parent

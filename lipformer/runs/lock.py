@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from lipformer.errors import UsageError
+from lipformer.runs.layout import LOCK
 from lipformer.system.atomic import naming
 
-LOCK = "run.lock"
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 

@@ -1,6 +1,5 @@
 """What a run folder tells once the run has ended, or while it still goes: read into plain data, without torch."""
 
-import csv
 import glob
 import os
 import re
@@ -10,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from omegaconf import OmegaConf
 
 from lipformer.errors import UsageError
-from lipformer.runs.folder import Outcome, read_json, read_outcome
+from lipformer.runs import layout
 from lipformer.runs.metric_names import TOKENS, named_today
+from lipformer.runs.metrics_csv import EPOCH, STEP, read_table
+from lipformer.runs.outcome import Outcome, read_outcome
+from lipformer.runs.plain_files import read_config, read_json
 from lipformer.tasks import Task, task_of
 
 LARGEST = 2**53
-SWEEP = "multirun.yaml"  # what Hydra leaves in the folder of a sweep, above those of its jobs
 """Step and number of tokens at the most: a float counts no further. Others are not known."""
 DATED = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d+-(\w+)(-sweep)?")
 """Names that folders get by default: their date tells a reader nothing, their id does."""
@@ -83,16 +83,16 @@ def read_record(folder: Path) -> RunRecord:
     """
     if not os.path.isdir(folder):  # unlike is_dir, no error where it may not be asked
         raise UsageError(f"{folder}: no such run folder")
-    config = read_config(folder / "config.yaml")
+    config = read_config(folder / layout.CONFIG)
     name = named_today if is_of_first_version(config) else str
     return RunRecord(
         folder=folder,
         config=config,
         outcome=read_outcome(folder),
-        metrics={name(metric): value for metric, value in (_read_json(folder / "metrics.json") or {}).items()},
-        series={name(metric): series for metric, series in read_series(folder / "metrics.csv").items()},
-        samples=_read_json(folder / "samples.json"),
-        certificate=_read_json(folder / "certificate.json"),
+        metrics={name(metric): value for metric, value in (_read_json(folder / layout.METRICS_JSON) or {}).items()},
+        series={name(metric): series for metric, series in read_series(folder / layout.METRICS_CSV).items()},
+        samples=_read_json(folder / layout.SAMPLES),
+        certificate=_read_json(folder / layout.CERTIFICATE),
     )
 
 
@@ -103,12 +103,7 @@ def tasks_of(records: Sequence[RunRecord]) -> list[Task]:
 
 def read_series(file: Path) -> dict[str, Series]:
     """Read ``metrics.csv`` by columns; empty where there is no such file, or no whole row in it."""
-    try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return {}
-    whole = text[: text.rfind("\n") + 1].replace("\0", "")  # the last line may be half written
-    header, *rows = [_row(line) for line in whole.splitlines()] or [[]]
+    header, rows = read_table(file)
     cells = np.full((len(rows), len(header)), np.nan)
     stands = np.zeros(cells.shape, bool)
     for i, row in enumerate(rows):
@@ -116,9 +111,9 @@ def read_series(file: Path) -> dict[str, Series]:
             if cell:
                 stands[i, j], cells[i, j] = _number(cell)
     columns = {name: j for j, name in enumerate(header)}
-    if "step" not in columns:
+    if STEP not in columns:
         return {}
-    steps = cells[:, columns["step"]]
+    steps = cells[:, columns[STEP]]
     known = np.flatnonzero(np.abs(steps) <= LARGEST)  # nan is not
     order = known[np.argsort(steps[known], kind="stable")]
     steps, cells, stands = steps[order], cells[order], stands[order]
@@ -126,7 +121,7 @@ def read_series(file: Path) -> dict[str, Series]:
     return {
         name: Series(steps[stands[:, j]], tokens[stands[:, j]], cells[stands[:, j], j])
         for name, j in columns.items()
-        if name not in ("", "step", "epoch") and stands[:, j].any()
+        if name not in ("", STEP, EPOCH) and stands[:, j].any()
     }
 
 
@@ -143,15 +138,15 @@ def find_runs(pattern: str) -> list[Path]:
         UsageError: there is none.
     """
     named = {Path(name) for name in glob.glob(pattern, recursive=True)}
-    found = named | {job for path in named if os.path.isfile(path / SWEEP) for job in path.glob("*")}
+    found = named | {job for path in named if os.path.isfile(path / layout.SWEEP) for job in path.glob("*")}
     runs: dict[str, Path] = {}
     for path in sorted(found, key=lambda path: (str(path.absolute()) != os.path.realpath(path), len(path.parts), path)):
-        if all(os.path.isfile(path / name) for name in ("config.yaml", "metrics.csv")):
+        if all(os.path.isfile(path / name) for name in (layout.CONFIG, layout.METRICS_CSV)):
             runs.setdefault(os.path.realpath(path), path)
     if not runs:
         raise UsageError(
-            f"study.runs={pattern}: no run folder there (one with config.yaml and metrics.csv, or a sweep's); give a "
-            "glob of run folders, in quotes, such as 'runs/*/*'"
+            f"study.runs={pattern}: no run folder there (one with {layout.CONFIG} and {layout.METRICS_CSV}, or a "
+            "sweep's); give a glob of run folders, in quotes, such as 'runs/*/*'"
         )
     return sorted(runs.values())
 
@@ -188,28 +183,11 @@ def _tokens(steps: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     return np.interp(steps, np.concatenate([[-1.0], steps[known]]), np.concatenate([[0.0], tokens[known]]))
 
 
-def _row(line: str) -> list[str]:
-    """Cells of one line, which is a row: a quote that is not closed ends with it. Empty where it is broken."""
-    try:
-        return next(csv.reader([line]), [])
-    except csv.Error:  # a cell of more than 131,072 characters
-        return []
-
-
 def _number(cell: str) -> tuple[bool, float]:
     try:
         return True, float(cell)
     except ValueError:
         return False, np.nan
-
-
-def read_config(file: Path) -> dict[str, Any]:
-    """Return the configuration in a file of YAML, as it was typed; empty where it cannot be read."""
-    try:
-        config = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    except Exception:  # YAML's errors and OmegaConf's have no base in common
-        return {}
-    return {str(key): value for key, value in config.items()} if isinstance(config, dict) else {}
 
 
 def is_of_first_version(config: Mapping[str, Any]) -> bool:

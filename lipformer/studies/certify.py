@@ -27,6 +27,7 @@ from lipformer.functional.sequence_norms import sequence_norm
 from lipformer.functional.spectral import Norm
 from lipformer.models.transformer import CharTransformer
 from lipformer.options.study import CertifyOptions
+from lipformer.runs import layout
 from lipformer.runs.folder import write_metrics
 from lipformer.runs.metric_names import CERTIFICATE, LOGITS, TRUNK, metric_name
 from lipformer.studies.measured import METRIC_PREFIX, figures_of, figures_table
@@ -112,7 +113,7 @@ class CertifyStudy:
         metrics |= certified_metrics(certificate, local, every)
 
         write_metrics(folder, metrics)
-        replace_text(folder / "certificate.json", json.dumps(certificate.to_plain(), indent=2) + "\n")
+        replace_text(folder / layout.CERTIFICATE, json.dumps(certificate.to_plain(), indent=2) + "\n")
         _write_csv(
             folder / "radii.csv",
             ("sentence", "characters", "smallest_radius", "median_radius"),

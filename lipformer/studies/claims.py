@@ -15,14 +15,14 @@ from rich.table import Table
 from rich.text import Text
 
 from lipformer.report.text import visible
-from lipformer.runs.folder import read_json
+from lipformer.runs import layout
+from lipformer.runs.plain_files import read_json
 from lipformer.system.atomic import replace_text
 from lipformer.system.terminal import BAD
 
 Relation = Literal["equal to", "at most", "at least"]
 Verdict = Literal["holds", "fails", "measured"]
 
-FILE = "claims.json"
 STYLES: dict[str, str] = {"holds": "green", "fails": BAD, "measured": "blue"}
 """Style of each verdict in the terminal."""
 
@@ -95,12 +95,12 @@ def write_claims(folder: Path, claims: Sequence[Claim], seeds: Sequence[int]) ->
         }
         for claim in claims
     ]
-    replace_text(folder / FILE, json.dumps(written, indent=2, allow_nan=False) + "\n")
+    replace_text(folder / layout.CLAIMS, json.dumps(written, indent=2, allow_nan=False) + "\n")
 
 
 def read_claims(folder: Path) -> list[dict[str, Any]]:
     """Return what ``claims.json`` of a folder holds; empty where there is none or it is broken."""
-    told = read_json(folder / FILE)
+    told = read_json(folder / layout.CLAIMS)
     return [claim for claim in told if isinstance(claim, dict)] if isinstance(told, list) else []
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lipformer.report.environment import environment, shown
+from lipformer.runs import layout
 from lipformer.studies.claims import Claim, claims_table, read_claims, spell, spell_expected, write_claims
 from lipformer.system.atomic import replace_text
 from lipformer.system.terminal import wide_console
@@ -16,7 +17,6 @@ from lipformer.version import __version__
 
 log = logging.getLogger(__name__)
 
-PAGE = "claims.html"
 VERDICTS = ("holds", "fails", "measured")
 PNG = b"\x89PNG\r\n\x1a\n"
 LARGEST_FIGURE = 8_000_000
@@ -33,7 +33,7 @@ def publish_claims(study: str, claims: Sequence[Claim], folder: Path, seeds: Seq
         seeds: what all of it was drawn from.
     """
     write_claims(folder, claims, seeds)
-    page = write_claims_page([(study, folder)], folder / PAGE)
+    page = write_claims_page([(study, folder)], folder / layout.CLAIMS_PAGE)
     wide_console().print(claims_table(claims))
     log.info("claims and figures: %s", page)
 

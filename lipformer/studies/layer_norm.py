@@ -74,7 +74,7 @@ class Kind(NamedTuple):
     name: str
     make: Callable[[int], Any]
     loose: Callable[[int], float]
-    construct: Callable[[int], Float[Tensor, "D"]]
+    construct: Callable[[int], Float[Tensor, " D"]]
 
 
 KINDS = {

@@ -12,6 +12,7 @@ from lipformer.errors import LipformerError, WriteError
 from lipformer.report import write_report
 from lipformer.report.tables import Column, runs_table
 from lipformer.report.text import visible
+from lipformer.runs import layout
 from lipformer.runs.record import RunRecord, find_runs, name_runs, read_record
 from lipformer.system.terminal import BAD, STATUS_STYLES, wide_console
 
@@ -45,7 +46,7 @@ class ReportStudy:
             WriteError: the page cannot be written.
         """
         records = read_runs(find_runs(self.runs))
-        file = folder / "report.html"
+        file = folder / layout.REPORT
         try:
             write_report(records, file)
         except WriteError:
@@ -56,7 +57,7 @@ class ReportStudy:
         wide_console().print(printed(runs_table(records, name_runs(records))))
         log.info("report of %d run%s: %s", len(records), "s" if len(records) > 1 else "", file)
         if len(records) > 1:
-            _draw(records, folder / "figures")
+            _draw(records, folder / layout.FIGURES)
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunRecord]:

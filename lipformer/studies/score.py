@@ -13,6 +13,7 @@ from lipformer.config import EvaluateConfig
 from lipformer.data.corpus import Split
 from lipformer.errors import UsageError
 from lipformer.models.generate import sample
+from lipformer.runs import layout
 from lipformer.runs.folder import write_metrics
 from lipformer.studies.measured import METRIC_PREFIX, figures_of, figures_table, measure
 from lipformer.studies.opening import choose_device, open_run, open_split, split_loader
@@ -70,7 +71,7 @@ def score(settings: EvaluateConfig, folder: Path) -> float:
     metrics = figures_of(run, data, split, measured)
     write_metrics(folder, metrics)
     wide_console().print(figures_table(run, split, metrics))
-    log.info("figures: %s", folder / "metrics.json")
+    log.info("figures: %s", folder / layout.METRICS_JSON)
     return metrics[task_of(run.config).metric(METRIC_PREFIX[split])]
 
 
@@ -88,7 +89,7 @@ def write_sentences(settings: EvaluateConfig, folder: Path) -> None:
     log.info("%s writes", run.path)
     generate = asdict(settings.generate)
     sentences = sample(run.model, run.vocabulary, **generate)
-    file = folder / "samples.json"
+    file = folder / layout.SAMPLES
     kept = {**generate, "sentences": sentences}
     replace_text(file, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
     console = wide_console()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lipformer.config import EvaluateConfig
 from lipformer.errors import LipformerError, UsageError
 from lipformer.options.study import WorkspaceOptions
+from lipformer.runs import layout
 from lipformer.runs.metric_names import TOKENS, TRAIN, VALID, metric_name
 from lipformer.runs.quantities import SECTIONS, by_section, find_quantity
 from lipformer.runs.quantity import REDUCTIONS, Quantity
@@ -23,8 +24,6 @@ log = logging.getLogger(__name__)
 NAME = "lipformer: stability"
 OPEN = ("Optimisation", "Attention")
 """Sections of quantities that are unfolded at the start."""
-FIGURES = ("learning", "stability")
-"""The names of the figures that are drawn of each run."""
 
 
 class WorkspaceStudy:
@@ -58,7 +57,7 @@ class WorkspaceStudy:
                 raise UsageError("study=workspace: no API key; run `wandb login`")
             entity, url = _save(self.entity, self.project)
         note = {"name": NAME, "entity": entity, "project": self.project, "url": url}
-        replace_text(folder / "workspace.json", json.dumps(note, indent=2) + "\n")
+        replace_text(folder / layout.WORKSPACE, json.dumps(note, indent=2) + "\n")
         log.info("workspace: %s", url)
 
 
@@ -107,9 +106,10 @@ def _sections() -> "list[Section]":
         *(_lines(f"{m.long.capitalize()}, valid", metric_name(VALID, m.name)) for m in LANGUAGE.derived),
         BarPlot(title=f"Best {objective}, valid", metrics=[f"{valid}.min"]),
     ]
+    figures = [f"{layout.FIGURES}/{name}" for name in (layout.LEARNING, layout.STABILITY)]
     samples: list[Any] = [
         WeavePanelSummaryTable(table_name="samples"),
-        MediaBrowser(title="Figures", media_keys=[f"figures/{name}" for name in FIGURES], num_columns=len(FIGURES)),
+        MediaBrowser(title="Figures", media_keys=figures, num_columns=len(figures)),
     ]
     machine: list[Any] = [
         _system("CPU, %", "system/cpu"),

@@ -28,7 +28,8 @@ def replacing(file: Path, mode: str = "wb", *, previous: Path | None = None, **o
     Args:
         file: to be replaced, or made; its folder must exist.
         mode: of the new file, ``"wb"`` or ``"w"``.
-        previous: the name that the replaced file gets; None to drop it. Between the two renamings it alone is there.
+        previous: the name that the replaced file gets; None to drop it. `file` is there all the time, unless the file
+            system has no hard links.
         options: of `open`: ``encoding``, ``errors``, ``newline``.
 
     Raises:
@@ -42,14 +43,28 @@ def replacing(file: Path, mode: str = "wb", *, previous: Path | None = None, **o
                 stream.flush()
                 os.fsync(stream.fileno())
             if previous is not None:
-                with contextlib.suppress(FileNotFoundError):
-                    os.replace(file, previous)
+                _keep(file, previous)
             os.replace(beside, file)
             _sync_folder(file.parent)
     except BaseException:
         with contextlib.suppress(OSError):
             beside.unlink()
         raise
+
+
+def _keep(file: Path, previous: Path) -> None:
+    """Give the content of `file` the name `previous` too; without hard links, that name alone. No file is no error."""
+    link = previous.with_name(f".{previous.name}.{os.getpid()}.part")
+    with contextlib.suppress(FileNotFoundError):
+        try:
+            os.link(file, link)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            os.replace(file, previous)
+        else:
+            os.replace(link, previous)
+            link.unlink(missing_ok=True)  # two names of one file are not replaced by each other
 
 
 def replace_text(file: Path, text: str, errors: str = "strict") -> None:

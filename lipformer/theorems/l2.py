@@ -32,7 +32,7 @@ def tied_l2_bound(
     out: Float[Tensor, "E D"],
     length: int,
     p: Norm,
-    slope: Float[Tensor, "H"] | None = None,
+    slope: Float[Tensor, " H"] | None = None,
 ) -> Float[Tensor, ""]:
     """The sharpest constant here in the norm ``p``, with exact norms; other arguments as in the three below."""
     p = parse_norm(p)
@@ -48,7 +48,7 @@ def tied_l2_bound_mixed(
     out: Float[Tensor, "E D"],
     length: int,
     norm: MatrixNorm = spectral.exact,
-    slope: Float[Tensor, "H"] | None = None,
+    slope: Float[Tensor, " H"] | None = None,
 ) -> Float[Tensor, ""]:
     r"""Constant in the mixed norm :math:`\max_i \|x_i\|_2`: free of N except through c.
 
@@ -78,7 +78,7 @@ def tied_l2_bound_2(
     out: Float[Tensor, "E D"],
     length: int,
     norm: MatrixNorm = spectral.exact,
-    slope: Float[Tensor, "H"] | None = None,
+    slope: Float[Tensor, " H"] | None = None,
 ) -> Float[Tensor, ""]:
     r"""Constant in the 2-norm, :math:`\mathrm{Lip}_2(F) \le \sqrt N \times` :func:`tied_l2_bound_mixed`.
 
@@ -94,7 +94,7 @@ def tied_l2_bound_inf(
     value_map: Float[Tensor, "H d v"],
     out: Float[Tensor, "E D"],
     length: int,
-    slope: Float[Tensor, "H"] | None = None,
+    slope: Float[Tensor, " H"] | None = None,
 ) -> Float[Tensor, ""]:
     r"""Constant in the max-norm over all entries, with the value map as a whole.
 
@@ -118,7 +118,7 @@ def tied_l2_bound_blocks(
     written: Float[Tensor, "H D d"],
     length: int,
     norm: MatrixNorm = spectral.exact,
-    slope: Float[Tensor, "H"] | None = None,
+    slope: Float[Tensor, " H"] | None = None,
 ) -> Float[Tensor, ""]:
     r"""Constant in the head-block norm :math:`\max_{i,h} \|x_i U_h\|_2` of a layer that writes to :math:`W_h^\top`.
 
@@ -157,7 +157,7 @@ def kim_bound_inf(
     out: Float[Tensor, "E D"],
     length: int,
     s: float | None = None,
-    slope: Float[Tensor, "H"] | None = None,
+    slope: Float[Tensor, " H"] | None = None,
 ) -> Float[Tensor, ""]:
     r"""Theorem 3.2, p = inf.
 
@@ -195,7 +195,7 @@ def kim_bound_2(
     length: int,
     s: float | None = None,
     norm: MatrixNorm = spectral.exact,
-    slope: Float[Tensor, "H"] | None = None,
+    slope: Float[Tensor, " H"] | None = None,
 ) -> Float[Tensor, ""]:
     r"""Theorem 3.2, p = 2, in the form that can be proved: with *fourth* powers.
 

@@ -33,7 +33,7 @@ def phi_inverse(length: int) -> float:
     return float(lambertw((length - 1) / math.e).real)
 
 
-def mean_distance(mass: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+def mean_distance(mass: Float[Tensor, " *shape"]) -> Float[Tensor, " *shape"]:
     r"""Largest mean squared distance of a row whose other tokens carry the weight S.
 
     .. math:: c = \varphi^{-1}(S) = W_0(S/e)
@@ -63,7 +63,7 @@ def mean_distance(mass: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
     return c
 
 
-def local_mass(slope: Float[Tensor, "H"], length: int) -> Float[Tensor, "H"]:
+def local_mass(slope: Float[Tensor, " H"], length: int) -> Float[Tensor, " H"]:
     r"""Weight of the past tokens under a penalty of :math:`m (i - j)`, of causal attention over N tokens.
 
     .. math:: S = \sum_{k=1}^{N-1} e^{-mk} = e^{-m}\, \frac{1 - e^{-m(N-1)}}{1 - e^{-m}} < \frac{1}{e^m - 1}
@@ -86,7 +86,7 @@ def local_mass(slope: Float[Tensor, "H"], length: int) -> Float[Tensor, "H"]:
     return torch.where(vanishing, float(length - 1), mass)
 
 
-def head_constant(length: int, slope: Float[Tensor, "H"] | None = None) -> Float[Tensor, "*H"]:
+def head_constant(length: int, slope: Float[Tensor, " H"] | None = None) -> Float[Tensor, "*H"]:
     r"""Constant 4c + 1 of a head q -> P q in the mixed norm, whatever the scale of q.
 
     Args:
@@ -99,7 +99,7 @@ def head_constant(length: int, slope: Float[Tensor, "H"] | None = None) -> Float
     return 4 * row_distance(length, slope) + 1
 
 
-def row_distance(length: int, slope: Float[Tensor, "H"] | None = None) -> Float[Tensor, "*H"]:
+def row_distance(length: int, slope: Float[Tensor, " H"] | None = None) -> Float[Tensor, "*H"]:
     """Largest mean squared distance c of a row, one for all heads or one for each; arguments as above, float64."""
     if slope is None:
         return torch.tensor(phi_inverse(length), dtype=torch.float64)

@@ -17,7 +17,7 @@ from lipformer.functional import spectral
 from lipformer.functional.spectral import Norm, parse_norm
 
 
-def layer_norm_bound(weight: Float[Tensor, "D"], eps: float, p: Norm) -> Float[Tensor, ""]:
+def layer_norm_bound(weight: Float[Tensor, " D"], eps: float, p: Norm) -> Float[Tensor, ""]:
     r"""Constant of layer normalisation; nothing bounds it but eps.
 
     .. math:: \mathrm{Lip}_2 = \frac{\|\mathrm{diag}(\gamma)\, C\|_2}{\sqrt\epsilon}, \qquad
@@ -45,7 +45,7 @@ def layer_norm_bound(weight: Float[Tensor, "D"], eps: float, p: Norm) -> Float[T
     return _over_root(_centered_norm(gamma), eps)
 
 
-def layer_norm_row_sum_bound(weight: Float[Tensor, "D"], eps: float) -> Float[Tensor, ""]:
+def layer_norm_row_sum_bound(weight: Float[Tensor, " D"], eps: float) -> Float[Tensor, ""]:
     r"""Bound of layer normalisation in the inf-norm by the absolute row sums of its Jacobian, term by term; not sharp.
 
     .. math:: \mathrm{Lip}_\infty \le \frac{\max|\gamma|}{\sqrt\epsilon}
@@ -65,7 +65,7 @@ def layer_norm_row_sum_bound(weight: Float[Tensor, "D"], eps: float) -> Float[Te
     return _over_root(weight.double().abs().amax() * sums, eps)
 
 
-def rms_norm_bound(weight: Float[Tensor, "D"], eps: float, p: Norm) -> Float[Tensor, ""]:
+def rms_norm_bound(weight: Float[Tensor, " D"], eps: float, p: Norm) -> Float[Tensor, ""]:
     r"""Constant of division by the root mean square; nothing bounds it but eps.
 
     .. math:: \mathrm{Lip}_2 = \frac{\max|\gamma|}{\sqrt\epsilon}, \qquad
@@ -84,7 +84,7 @@ def rms_norm_bound(weight: Float[Tensor, "D"], eps: float, p: Norm) -> Float[Ten
     return _over_root(gamma.abs().amax() * growth, eps)
 
 
-def center_norm_bound(weight: Float[Tensor, "D"], p: Norm) -> Float[Tensor, ""]:
+def center_norm_bound(weight: Float[Tensor, " D"], p: Norm) -> Float[Tensor, ""]:
     r"""Constant of the linear map :math:`x \mapsto \gamma \odot \frac{D}{D-1}(x - \bar x)`, whatever is added to it.
 
     .. math:: \mathrm{Lip}_2 = \tfrac{D}{D-1} \|\mathrm{diag}(\gamma)\, C\|_2 \le \tfrac{D}{D-1} \max|\gamma|, \qquad
@@ -108,7 +108,7 @@ def center_norm_bound(weight: Float[Tensor, "D"], p: Norm) -> Float[Tensor, ""]:
     return _finite_or_inf(width / (width - 1) * _centered_norm(gamma))
 
 
-def act_norm_bound(scale: Float[Tensor, "D"], p: Norm) -> Float[Tensor, ""]:
+def act_norm_bound(scale: Float[Tensor, " D"], p: Norm) -> Float[Tensor, ""]:
     r"""Constant of :math:`x \mapsto s \odot x + \beta` in each of the norms, :math:`\max|s|`.
 
     Args:

@@ -6,8 +6,8 @@ from pathlib import Path
 from pytorch_lightning.loggers import Logger
 
 from lipformer.errors import one_line
+from lipformer.runs import layout
 from lipformer.runs.folder import local_rank
-from lipformer.runs.layout import LAST
 
 log = logging.getLogger(__name__)
 
@@ -21,20 +21,20 @@ def publish_figures(folder: Path, loggers: list[Logger]) -> None:
         from lipformer.runs.record import read_record
         from lipformer.training.loggers.choices import log_figures
 
-        log_figures(loggers, draw_run(read_record(folder), folder / "figures"))
+        log_figures(loggers, draw_run(read_record(folder), folder / layout.FIGURES))
     except Exception as error:  # whatever the error, the training itself has ended
         _warn("the figures could not be drawn", error, folder)
 
 
 def publish_report(folder: Path) -> None:
     """Write ``<folder>/report.html``, and log where it is."""
-    if local_rank() != 0 or not (folder / "metrics.csv").is_file():
+    if local_rank() != 0 or not (folder / layout.METRICS_CSV).is_file():
         return
     try:
         from lipformer.report import write_report
         from lipformer.runs.record import read_record
 
-        file = write_report([read_record(folder)], folder / "report.html")
+        file = write_report([read_record(folder)], folder / layout.REPORT)
         log.info("look at it in: %s", file)
     except Exception as error:
         _warn("the report could not be written", error, folder)
@@ -42,7 +42,7 @@ def publish_report(folder: Path) -> None:
 
 def say_how_to_continue(folder: Path) -> None:
     """Log the command that continues a training that was stopped, if it left a checkpoint."""
-    if local_rank() == 0 and (folder / "checkpoints" / LAST).is_file():
+    if local_rank() == 0 and (folder / layout.CHECKPOINTS / layout.LAST).is_file():
         log.info("continue it with: python train.py resume=%s", folder)
 
 

@@ -1,7 +1,6 @@
 """Continuing a run: its own configuration, and the few things that may change on the way."""
 
 import copy
-import csv
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,9 +17,11 @@ from lipformer.config import typed_keys
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, UsageError
 from lipformer.options.trainer import TrainerOptions
+from lipformer.runs import layout
 from lipformer.runs.metric_names import named_today
-from lipformer.runs.record import is_of_first_version, read_config
-from lipformer.system.atomic import replacing
+from lipformer.runs.metrics_csv import EPOCH, STEP, read_rows, write_rows
+from lipformer.runs.plain_files import read_config
+from lipformer.runs.record import is_of_first_version
 from lipformer.training.resume_changes import may_change, refuse_changes
 
 log = logging.getLogger(__name__)
@@ -113,7 +114,7 @@ def _check_resumable(checkpoint: Mapping[str, Any], path: Path) -> None:
         value = checkpoint.get(key)
         if not isinstance(value, kind) or (kind is not int and not value):
             raise CheckpointError(
-                f"{path}: it lacks the {key} of a training, which cannot go on from it; use the last.ckpt of a run"
+                f"{path}: it lacks the {key} of a training, which cannot go on from it; use the {layout.LAST} of a run"
             )
 
 
@@ -137,20 +138,12 @@ def prepend_metrics(folder: Path, resume_from: Path, step: int) -> None:
 
     Metrics of a run of version 0.1.0 get their names of today.
     """
-    home = resume_from.absolute().parent.parent
-    old, new = home / "metrics.csv", folder / "metrics.csv"
+    home = layout.run_folder_of(resume_from)
+    old, new = home / layout.METRICS_CSV, folder / layout.METRICS_CSV
     if not old.is_file():
         return
-    name = named_today if is_of_first_version(read_config(home / "config.yaml")) else str
-    before = [{name(key): cell for key, cell in row.items()} for row in _rows(old) if int(row["step"]) < step]
-    rows = before + (_rows(new) if new.is_file() else [])
-    names = {name for row in rows for name in row} - {"epoch", "step"}
-    with replacing(new, "w", newline="") as file:
-        writer = csv.DictWriter(file, ["epoch", "step", *sorted(names)])
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def _rows(file: Path) -> list[dict[str, str]]:
-    with file.open(newline="") as lines:  # without the row in whose middle a process was killed
-        return [row for row in csv.DictReader(lines) if row.get("step") and None not in row.values()]
+    name = named_today if is_of_first_version(read_config(home / layout.CONFIG)) else str
+    before = [{name(key): cell for key, cell in row.items()} for row in read_rows(old) if int(row[STEP]) < step]
+    rows = before + read_rows(new)
+    names = {name for row in rows for name in row} - {EPOCH, STEP}
+    write_rows(new, [EPOCH, STEP, *sorted(names)], rows)

@@ -9,7 +9,9 @@ import torch
 from omegaconf import OmegaConf
 
 from lipformer.config import TrainConfig
-from lipformer.runs.folder import Outcome, local_rank
+from lipformer.runs import layout
+from lipformer.runs.folder import local_rank
+from lipformer.runs.outcome import Outcome
 from lipformer.system.atomic import replace_text
 from lipformer.system.signals import Terminated, ending_signals
 from lipformer.tasks import Task
@@ -61,7 +63,7 @@ def run_training(
 def prepare(settings: TrainConfig, config: dict[str, Any], folder: Path) -> None:
     """Write ``config.yaml``, on the first rank, and set the number of threads."""
     if local_rank() == 0:
-        replace_text(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(config)))
+        replace_text(folder / layout.CONFIG, OmegaConf.to_yaml(OmegaConf.create(config)))
     threads = choose_threads(
         config["trainer"]["threads"], width=settings.width, batch_tokens=config["data"]["batch_tokens"]
     )

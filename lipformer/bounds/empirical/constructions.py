@@ -78,7 +78,7 @@ def dominant_token(layer: _DotProduct, length: int, radius: float, *, head: int 
     return tokens[None]
 
 
-def steepest_token(width: int, eps: float) -> Float[Tensor, "D"]:
+def steepest_token(width: int, eps: float) -> Float[Tensor, " D"]:
     r"""A token at which layer normalisation without a learned scale attains its constant in the inf-norm.
 
     .. math:: x = \sqrt{\tfrac{D\epsilon r}{1 - r}}\; w, \qquad

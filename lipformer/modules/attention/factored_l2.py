@@ -74,7 +74,7 @@ class FactoredL2Attention(SoftmaxAttention, NormalisedForContext):
         return factored_scores(x, self.query_maps(), self.log_temperature, self.slope)
 
     @property
-    def slope(self) -> Float[Tensor, "H"] | None:
+    def slope(self) -> Float[Tensor, " H"] | None:
         """Penalty of each head on the scores of past tokens, in score per token; None for none."""
         return slopes(self.log_slope)
 

@@ -44,6 +44,6 @@ def log_slopes(locality: float | None, heads: int, causal: bool) -> nn.Parameter
     return nn.Parameter((locality * RANGE**-ratio).log())
 
 
-def slopes(log_slope: Float[Tensor, "H"] | None) -> Float[Tensor, "H"] | None:
+def slopes(log_slope: Float[Tensor, " H"] | None) -> Float[Tensor, " H"] | None:
     """The slopes, kept finite: from `LARGEST` on a token sees itself alone, to e^-100, whatever the slope."""
     return None if log_slope is None else log_slope.clamp_max(math.log(LARGEST)).exp()

@@ -82,7 +82,7 @@ class TiedL2Attention(SoftmaxAttention, FusedAttention):
         return scores if self.slope is None else penalise_distance(scores, self.slope)
 
     @property
-    def slope(self) -> Float[Tensor, "H"] | None:
+    def slope(self) -> Float[Tensor, " H"] | None:
         """Penalty of each head on the scores of past tokens, in score per token; None for none."""
         return slopes(self.log_slope)
 

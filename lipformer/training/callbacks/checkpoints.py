@@ -10,6 +10,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 
 from lipformer.assembly.checkpoint import is_whole
 from lipformer.errors import DivergedError, WriteError
+from lipformer.runs import layout
 from lipformer.runs.folder import local_rank
 from lipformer.runs.layout import BEST
 from lipformer.system.atomic import replacing
@@ -82,16 +83,16 @@ class LastCheckpoint(FiniteCheckpoint):
         if isinstance(exception, DivergedError):
             return
         if isinstance(exception, InterruptedInStep):
-            log.warning("last.ckpt stays as it was: the training was stopped within a step")
+            log.warning("%s stays as it was: the training was stopped within a step", layout.LAST)
             return
         if name := nonfinite_parameter(pl_module):
-            log.warning("last.ckpt stays as it was: the weights are not finite, first %s", name)
+            log.warning("%s stays as it was: the weights are not finite, first %s", layout.LAST, name)
             return
         try:
             super().on_exception(trainer, pl_module, exception)
         except WriteError as error:  # why the run ended stands
-            log.warning("last.ckpt stays as it was: %s", error)
+            log.warning("%s stays as it was: %s", layout.LAST, error)
 
 
 def _options(folder: Path) -> dict[str, Any]:
-    return {"dirpath": folder / "checkpoints", "auto_insert_metric_name": False, "enable_version_counter": False}
+    return {"dirpath": folder / layout.CHECKPOINTS, "auto_insert_metric_name": False, "enable_version_counter": False}

@@ -12,6 +12,7 @@ from torch import Tensor
 from lipformer.data.collate import Batch
 from lipformer.errors import DivergedError, one_line
 from lipformer.options.callbacks import DivergenceGuardOptions
+from lipformer.runs import layout
 from lipformer.runs.folder import local_rank
 from lipformer.system.atomic import replacing
 from lipformer.telemetry.diagnosis import nonfinite_gradient, nonfinite_output, nonfinite_parameter
@@ -92,7 +93,7 @@ class DivergenceGuard(Callback):
             where = f"; first not finite: {layer}" if layer else "; every layer is finite"
             exception.args = (f"{reason}{where}",)
             rank = local_rank()
-            file = Path(trainer.default_root_dir) / ("diverged.pt" if rank == 0 else f"diverged_rank{rank}.pt")
+            file = Path(trainer.default_root_dir) / (layout.BAD_BATCH if rank == 0 else f"diverged_rank{rank}.pt")
             tensors = {name: tensor.cpu() for name, tensor in self._batch._asdict().items()}
             with replacing(file) as stream:
                 torch.save({**tensors, "step": trainer.global_step, "layer": layer, "reason": reason}, stream)

@@ -13,6 +13,7 @@ from lipformer.errors import one_line
 from lipformer.models.generate import sample
 from lipformer.modules import contracts
 from lipformer.options.callbacks import SamplesOptions
+from lipformer.runs import layout
 from lipformer.system.atomic import replace_text
 from lipformer.training.loggers.choices import log_samples
 from lipformer.training.task_module import TaskModule
@@ -68,6 +69,6 @@ class Samples(Callback):
             "seed": SEED,
             "sentences": sentences,
         }
-        file = Path(trainer.default_root_dir) / "samples.json"
+        file = Path(trainer.default_root_dir) / layout.SAMPLES
         replace_text(file, json.dumps(written, indent=2, ensure_ascii=False) + "\n")
         log_samples(trainer.loggers, sentences, trainer.global_step, module.tokens_seen)

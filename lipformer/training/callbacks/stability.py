@@ -19,6 +19,7 @@ from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.modules.contexts import eval_mode
 from lipformer.modules.walk import Passage
 from lipformer.options.callbacks import StabilityOptions
+from lipformer.runs import layout
 from lipformer.runs.metric_names import CERTIFICATE, LOGITS, STABILITY, TOKENS, TOTAL, TRUNK, metric_name
 from lipformer.system.atomic import replace_text
 from lipformer.telemetry.attention import attention_statistics
@@ -155,7 +156,7 @@ def _constants(constants: LocalConstants, ids: Int[Tensor, "B N"]) -> dict[str, 
 def _certify(module: TaskModule, p: Norm, folder: Path) -> dict[str, float]:
     """Certify the model, and leave its latest certificate in the run folder."""
     certificate = certify(module.model, p)
-    replace_text(folder / "certificate.json", json.dumps(certificate.to_plain(), indent=2) + "\n")
+    replace_text(folder / layout.CERTIFICATE, json.dumps(certificate.to_plain(), indent=2) + "\n")
     bounds = {row.name: row.bound for row in certificate.rows}
     totals = {TRUNK: certificate.trunk, LOGITS: certificate.logits}
     return {metric_name(CERTIFICATE, certificate.p, name): bound for name, bound in {**bounds, **totals}.items()}

@@ -11,7 +11,8 @@ from pytorch_lightning.utilities import rank_zero_only
 
 from lipformer.errors import UsageError
 from lipformer.options.loggers import WandbOptions
-from lipformer.runs.folder import Outcome
+from lipformer.runs import layout
+from lipformer.runs.outcome import Outcome
 from lipformer.training.loggers.wandb_mode import first_line, resolve_mode
 from lipformer.training.loggers.wandb_run import WandbRunLogger
 
@@ -30,7 +31,7 @@ def tensorboard_logger(*, folder: Path, config: dict[str, Any]) -> Logger:
         UsageError: tensorboard is not installed.
     """
     try:
-        return TensorBoardLogger(folder, name="tensorboard", version="", default_hp_metric=False)
+        return TensorBoardLogger(folder, name=layout.TENSORBOARD, version="", default_hp_metric=False)
     except ModuleNotFoundError as error:
         raise UsageError("logger=tensorboard: not installed; pip install 'lipformer[tensorboard]'") from error
 
@@ -121,7 +122,7 @@ def log_figures(loggers: Iterable[Logger], files: Sequence[Path]) -> None:
                 from matplotlib.image import imread  # heavy, and needed here alone
 
                 for file in images:
-                    logger.experiment.add_image(f"figures/{file.stem}", imread(file), dataformats="HWC")
+                    logger.experiment.add_image(f"{layout.FIGURES}/{file.stem}", imread(file), dataformats="HWC")
 
 
 @contextlib.contextmanager

@@ -1,13 +1,13 @@
 """``metrics.csv``, a row at a time; rewritten whole or not at all when a metric comes up for the first time."""
 
-import csv
 from pathlib import Path
 
 from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.loggers.csv_logs import ExperimentWriter
 from pytorch_lightning.loggers.logger import rank_zero_experiment
 
-from lipformer.system.atomic import naming, replacing
+from lipformer.runs.metrics_csv import read_rows, write_rows
+from lipformer.system.atomic import naming
 
 
 class MetricsCsv(CSVLogger):
@@ -29,9 +29,4 @@ class _Writer(ExperimentWriter):
 
     def _rewrite_with_new_header(self, fieldnames: list[str]) -> None:
         file = Path(self.metrics_file_path)
-        with file.open(newline="") as old:
-            rows = list(csv.DictReader(old))
-        with replacing(file, "w", newline="") as new:
-            writer = csv.DictWriter(new, fieldnames=fieldnames)
-            writer.writeheader()
-            writer.writerows(rows)
+        write_rows(file, fieldnames, read_rows(file))

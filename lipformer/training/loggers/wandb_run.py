@@ -14,9 +14,9 @@ from pytorch_lightning.loggers import WandbLogger
 from pytorch_lightning.loggers.logger import rank_zero_experiment
 from pytorch_lightning.utilities import rank_zero_only
 
-from lipformer.runs import quantities
-from lipformer.runs.folder import Outcome
+from lipformer.runs import layout, quantities
 from lipformer.runs.metric_names import TOKENS, VALID, metric_name
+from lipformer.runs.outcome import Outcome
 from lipformer.system.atomic import replace_text
 from lipformer.tasks import Task, task_of
 from lipformer.training.loggers.wandb_mode import describe_run, first_line, no_reports_to_wandb
@@ -96,7 +96,7 @@ class WandbRunLogger(WandbLogger):
             super().log_metrics(row, step)
         except Exception as error:
             if not self._broken:
-                log.warning("wandb: rows are being lost (%s); metrics.csv has them all", first_line(error))
+                log.warning("wandb: rows are being lost (%s); %s has them all", first_line(error), layout.METRICS_CSV)
             self._broken = True
 
     @rank_zero_only
@@ -113,7 +113,7 @@ class WandbRunLogger(WandbLogger):
         """Log each PNG file as the image ``figures/<name of the file>``."""
         import wandb
 
-        self.experiment.log({f"figures/{file.stem}": wandb.Image(str(file)) for file in files})
+        self.experiment.log({f"{layout.FIGURES}/{file.stem}": wandb.Image(str(file)) for file in files})
 
     def _begin(self) -> Any:
         import wandb
@@ -124,10 +124,10 @@ class WandbRunLogger(WandbLogger):
             except (wandb.Error, TimeoutError) as error:
                 self._online = False
                 log.warning("wandb: offline, as the server did not take the run: %s", first_line(error))
-                for attempt in (self._folder / "wandb").glob("run-*"):  # `wandb sync` would upload an empty run
+                for attempt in (self._folder / layout.WANDB).glob("run-*"):  # `wandb sync` would upload an empty run
                     shutil.rmtree(attempt, ignore_errors=True)
             else:
-                replace_text(self._folder / "wandb.json", json.dumps({"id": run.id, "url": run.url}) + "\n")
+                replace_text(self._folder / layout.WANDB_RUN, json.dumps({"id": run.id, "url": run.url}) + "\n")
                 log.info("wandb: %s", run.url)
                 return run
         run = self._init()
@@ -196,7 +196,7 @@ def earlier_run_id(resume: str | None) -> str | None:
     if resume is None:
         return None
     path = Path(resume).absolute()
-    note = (path if path.is_dir() else path.parent.parent) / "wandb.json"
+    note = (path if path.is_dir() else layout.run_folder_of(path)) / layout.WANDB_RUN
     return json.loads(note.read_text())["id"] if note.is_file() else None
 
 
