@@ -18,10 +18,10 @@ TRUNK = "trunk"
 LOGITS = "logits"
 """In the place of a layer: the map from embedded tokens to logits."""
 WHOLES = (TRUNK, LOGITS, TOTAL)
-"""What stands in the place of a layer and is none."""
+"""All names that stand in the place of a layer."""
 
 BLOCK, LAYER, BRANCH, NORM = "block", "layer", "branch", "norm"
-"""Kinds of layers: a block, a layer or residual, and of a residual the branch and the normalisation."""
+"""Kinds of layers: a block, a layer or residual, and the branch and the normalisation of a residual."""
 
 ORDER = (
     ("embedding",),
@@ -91,7 +91,7 @@ def kind_of(layer: str) -> str:
 
 
 def layer_place(layer: str) -> tuple[int, list[tuple[int, str]]]:
-    """Return by what layers are sorted: along the model, the numbers of blocks as numbers, the totals last."""
+    """Return the sort key of a layer: layers stand in the order of the model, blocks by number, and totals last."""
     first, _, rest = layer.partition(".")
     place = next((i for i, names in enumerate(ORDER) if first in names), len(ORDER))
     return place, [(int(part), "") if part.isdecimal() and len(part) < 10 else (-1, part) for part in rest.split(".")]

@@ -20,7 +20,7 @@ from lipformer.runs.metric_names import (
 from lipformer.runs.quantity import LARGEST, SMALLEST, Chart, Curve, Drawing, HeatMap, Quantity, Value
 
 SECTIONS = ("Optimisation", "Attention", "Ranges", "Lipschitz", "Invertibility")
-"""Sections of the workspace, and the order of charts and of the line of progress."""
+"""The sections of the workspace. Charts and the line of progress follow their order."""
 
 BY_NORM = "(2|inf|mixed)"
 PARAMETRISED = (BLOCK, LAYER, TOTAL)
@@ -225,7 +225,7 @@ CATALOGUE: tuple[Quantity, ...] = (
     Quantity("regularizer", "Penalty of the regularizer", group=TRAIN, scale="linear", section="Optimisation"),
     Quantity("tokens", "Tokens seen", group=TRAIN, scale="linear"),
 )
-"""All quantities but those of a task's objective, in the order of the report's heat maps and the figures."""
+"""All quantities but the objectives of tasks, in the order of heat maps, figures, tables and the summary."""
 
 
 def find_quantity(name: str) -> Quantity:
@@ -241,5 +241,5 @@ def find_quantity(name: str) -> Quantity:
 
 
 def by_section() -> list[Quantity]:
-    """Return the rows that have a section, in the order of `SECTIONS`."""
+    """Return the rows that are in a section, in the order of `SECTIONS`."""
     return [quantity for section in SECTIONS for quantity in CATALOGUE if quantity.section == section]
