@@ -21,7 +21,7 @@ LSTM = (
     f"trainer.max_steps={STEPS}",
     "data.batch_tokens=512",
     "callbacks=stability",
-    "callbacks.stability.dear_every_n_steps=5",
+    "callbacks.stability.expensive_every_n_steps=5",
 )
 
 

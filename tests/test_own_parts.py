@@ -70,7 +70,11 @@ def own(tmp_path, monkeypatch):
 )
 def test_parts_with_forward_alone_train_and_are_certified_as_infinite(own, monkeypatch, groups):
     choices = [f"{group}=own" for group in groups]
-    watched = ("callbacks=stability", "callbacks.stability.every_n_steps=1", "callbacks.stability.dear_every_n_steps=3")
+    watched = (
+        "callbacks=stability",
+        "callbacks.stability.every_n_steps=1",
+        "callbacks.stability.expensive_every_n_steps=3",
+    )
     arguments = ("--config-dir=conf", "data.train=text.txt", "trainer.report=true", "hydra.run.dir=run")
     assert train(monkeypatch, *arguments, *watched, *choices) == 0
     log = (own / "run" / "train.log").read_text()

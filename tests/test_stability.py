@@ -26,7 +26,11 @@ from lipformer.training.callbacks.samples import Samples
 from lipformer.training.callbacks.stability import StabilityMonitor
 from lipformer.training.language import LanguageModule
 
-WATCHED = ("callbacks=stability", "callbacks.stability.every_n_steps=2", "callbacks.stability.dear_every_n_steps=4")
+WATCHED = (
+    "callbacks=stability",
+    "callbacks.stability.every_n_steps=2",
+    "callbacks.stability.expensive_every_n_steps=4",
+)
 
 
 def rows_of(folder: Path) -> list[dict[str, str]]:
@@ -393,7 +397,7 @@ def test_what_is_no_callback_is_one_line(node, says):
     "override",
     [
         "callbacks.stability.every_n_steps=0",
-        "callbacks.stability.dear_every_n_steps=0",
+        "callbacks.stability.expensive_every_n_steps=0",
         "callbacks.stability.sentences=0",
         "callbacks.stability.p=3",
         "callbacks.divergence_guard.loss_above=0",
@@ -471,6 +475,6 @@ def test_a_pipe_that_nobody_reads_costs_nothing(tmp_path):
 
 
 def test_monitor_checks_its_options():
-    for options in ({"every_n_steps": 0}, {"dear_every_n_steps": 0.5}, {"sentences": 0}, {"p": 3}):
+    for options in ({"every_n_steps": 0}, {"expensive_every_n_steps": 0.5}, {"sentences": 0}, {"p": 3}):
         with pytest.raises(ValueError, match=next(iter(options))):
-            StabilityMonitor(**({"every_n_steps": 1, "dear_every_n_steps": 1, "sentences": 1, "p": 2} | options))
+            StabilityMonitor(**({"every_n_steps": 1, "expensive_every_n_steps": 1, "sentences": 1, "p": 2} | options))

@@ -76,7 +76,7 @@ def test_every_curve_finds_its_metrics_in_a_run(spec, monkeypatch, tmp_path):
         "feedforward=contractive",
         "trainer.report=true",
     )
-    often = ("callbacks.stability.every_n_steps=1", "callbacks.stability.dear_every_n_steps=1")
+    often = ("callbacks.stability.every_n_steps=1", "callbacks.stability.expensive_every_n_steps=1")
     text = write_text(tmp_path / "text")
     assert train(monkeypatch, f"data.train={text}", f"hydra.run.dir={run}", *options, *often) == 0
     logged = set((run / "metrics.csv").read_text().splitlines()[0].split(","))

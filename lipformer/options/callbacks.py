@@ -14,11 +14,13 @@ class StabilityOptions(PartOptions):
     every_n_steps: int = option(
         50, "steps between two measurements of gradients, updates, ranges of layers, attention", number(at_least=1)
     )
-    dear_every_n_steps: int = option(
-        500, "and of norms of weights, certificates, local Lipschitz constants, inverses", number(at_least=1)
+    expensive_every_n_steps: int = option(
+        500,
+        "steps between two measurements of norms of weights, certificates, local Lipschitz constants, inverses",
+        number(at_least=1),
     )
-    sentences: int = option(2, "of valid, on which the layers are watched", number(at_least=1))
-    p: Any = option("mixed", "norm of certificates and local constants", norm_name())
+    sentences: int = option(2, "sentences of valid on which the layers are measured", number(at_least=1))
+    p: Any = option("mixed", "norm of certificates and local Lipschitz constants", norm_name())
 
 
 @dataclass
@@ -27,16 +29,19 @@ class DivergenceGuardOptions(PartOptions):
 
     loss_above: float | None = option(
         20.0,
-        "of the objective, such as nats per character; a loss above it for `patience` steps ends the run",
+        "largest loss, in units of the objective such as nats per character; a loss above it for `patience` steps in a "
+        "row ends the run",
         or_null(number(above=0), "for no limit"),
     )
-    patience: int = option(100, "steps in a row that the training loss may be above it", number(at_least=1))
+    patience: int = option(
+        100, "steps in a row after which a training loss above `loss_above` ends the run", number(at_least=1)
+    )
 
 
 @dataclass
 class SamplesOptions(PartOptions):
     """Options of `callbacks.samples`."""
 
-    sentences: int = option(3, "written when training ends", number(at_least=1))
-    temperature: float = option(0.8, "0 takes the likeliest character each time", number(at_least=0))
-    max_chars: int = option(200, "of a sentence; fewer where the model reads fewer", number(at_least=1))
+    sentences: int = option(3, "sentences that are written when the training ends", number(at_least=1))
+    temperature: float = option(0.8, "of the sampling; 0 takes the likeliest character each time", number(at_least=0))
+    max_chars: int = option(200, "most characters of a sentence; fewer where the model reads fewer", number(at_least=1))

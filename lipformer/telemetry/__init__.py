@@ -1,1 +1,1 @@
-"""What is watched of a model while it trains: measurements, none of which changes it."""
+"""Measurements of a model while it trains or is evaluated; none of them changes it."""

@@ -1,4 +1,4 @@
-"""The dear measurements: norms of weights, local Lipschitz constants, and how well an invertible layer inverts."""
+"""The expensive measurements: norms of weights, local Lipschitz constants, and how exactly invertible layers invert."""
 
 import warnings
 from collections.abc import Callable, Mapping
@@ -17,19 +17,23 @@ from lipformer.modules.walk import TRUNK_ROLES, Passage
 from lipformer.runs.metric_names import TRUNK
 
 ITERATIONS = 2
-"""Of an ascent to a local constant; the next one goes on from where it ended."""
+"""Steps of each ascent to a local Lipschitz constant; the next ascent continues from where this one ended."""
 CONTRACTION_STEPS = 8
+"""Steps of the fixed-point iteration that a contraction rate is measured over."""
 MOST_ITERATIONS = 200
-"""Of the inverse of a layer; what has not converged by then shows in its error."""
+"""Limit on the iterations of a layer's inverse; if it has not converged by then, the reconstruction error shows it."""
 
 
 @torch.no_grad()
 def weight_norms(branch: nn.Module) -> dict[str, Float[Tensor, ""]]:
-    """Return ``<name>_norm_2`` and ``<name>_norm_inf`` of each linear map of a branch, exactly.
+    """Return the exact operator norms of each linear map of a branch, ``<map>_norm_2`` and ``<map>_norm_inf``.
 
-    The maps are those the branch names itself, as it uses them (``linear_maps``, in ``nn.Linear`` layout: divided where
-    it divides, with the temperature in the queries), else its children of class ``nn.Linear`` (query, key, value, out;
-    expand, contract).
+    A branch may state its maps itself (`lipformer.modules.contracts.NamesItsMaps`): the matrices as its forward pass
+    uses them, divided where it divides them, and the queries' times the temperature. Of any other branch the maps are
+    the weights of its children of class ``nn.Linear`` (query, key, value, out; expand, contract).
+
+    Args:
+        branch: of a residual.
     """
     maps: dict[str, Tensor]
     if isinstance(branch, NamesItsMaps):
@@ -43,14 +47,26 @@ def weight_norms(branch: nn.Module) -> dict[str, Float[Tensor, ""]]:
     return found
 
 
-class LocalConstants:
-    """Measures local Lipschitz constants again and again, each time from the direction found before.
-
-    A few steps of the ascent are then enough to follow a constant while the weights change slowly; each value is a
-    lower bound in any case.
+def weight_norms_by_layer(passed: Mapping[str, Passage]) -> dict[str, Float[Tensor, ""]]:
+    """Return `weight_norms` of all branches, each under ``<branch>/<map>_norm_<p>``.
 
     Args:
-        model: a ``CharTransformer``; measured in eval mode.
+        passed: what `lipformer.telemetry.layers.pass_through` returned.
+    """
+    branches = {name: passage.place.module for name, passage in passed.items() if passage.place.role == "branch"}
+    return {
+        f"{name}/{norm}": value for name, branch in branches.items() for norm, value in weight_norms(branch).items()
+    }
+
+
+class LocalConstants:
+    """Follows the local Lipschitz constants of a model's layers during a training.
+
+    Each measurement starts from the direction that the one before has found, so that a few steps of ascent are enough
+    while the weights change slowly. Every value is a lower bound of the constant.
+
+    Args:
+        model: has ``embed`` and ``trunk``; it is measured in eval mode.
         p: 2, ``math.inf`` or "mixed".
         iterations: steps of the ascent from each of two starts, the direction before and a random one.
     """
@@ -60,32 +76,38 @@ class LocalConstants:
         self._directions: dict[str, Tensor] = {}
 
     def measure(self, ids: Int[Tensor, "B N"]) -> dict[str, Float[Tensor, ""]]:
-        """Return the largest constant over the sentences, by the names of `bounds.empirical.model_constants`."""
+        """Return each layer's largest constant over the sentences, as ``<layer>/local_lipschitz``.
+
+        Args:
+            ids: sentences of equal length.
+        """
         with eval_mode(self._model):
             constants = model_constants(
                 self._model, ids, self._p, starts=self._directions, restarts=1, max_iterations=self._iterations
             )
         found = {name: constant.direction for name, constant in constants.items()}
         self._directions.update({name: v for name, v in found.items() if v.isfinite().all()})
-        return {name: constant.value.amax() for name, constant in constants.items()}
+        return {f"{name}/local_lipschitz": constant.value.amax() for name, constant in constants.items()}
 
 
 @torch.no_grad()
 def inversion_statistics(model: nn.Module, passed: Mapping[str, Passage]) -> dict[str, Float[Tensor, ""] | float]:
-    """Return ``<layer>/contraction_rate`` and ``<layer>/reconstruction_error`` of the invertible residuals.
-
-    And ``trunk/reconstruction_error``, where all layers are. The error is the largest entry of abs(x' - x), x' the
-    inverse of the layer's output, in the precision of the model; in half precision nothing is measured.
+    """Measure how fast and how exactly the invertible residuals of a model are inverted.
 
     Args:
         model: in eval mode.
-        passed: of `lipformer.telemetry.layers.pass_through`; of its sentences the first is inverted.
+        passed: what `lipformer.telemetry.layers.pass_through` returned; its first sentence is inverted.
+
+    Returns:
+        ``<layer>/contraction_rate`` (`contraction_rate`) and ``<layer>/reconstruction_error``, the largest entry of
+        abs(x' - x), where x' is the inverse of the layer's output, computed in the precision of the model. Also
+        ``trunk/reconstruction_error`` if every layer of the trunk is invertible. Empty in half precision.
     """
     found: dict[str, Tensor | float] = {}
-    if passed[TRUNK].x.dtype.itemsize < 4:
+    if TRUNK not in passed or passed[TRUNK].x.dtype.itemsize < 4:
         return found
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", NotConvergedWarning)  # it shows in the error
+        warnings.simplefilter("ignore", NotConvergedWarning)  # the error shows it
         for name, passage in passed.items():
             layer, x, y = passage.place.module, passage.x[:1], passage.y[:1]
             if passage.place.role not in TRUNK_ROLES or not isinstance(layer, Invertible) or layer.inversion_obstacle():
@@ -105,13 +127,21 @@ def inversion_statistics(model: nn.Module, passed: Mapping[str, Passage]) -> dic
 
 @torch.no_grad()
 def contraction_rate(f: Callable[[Tensor], Tensor], y: Float[Tensor, "B N D"], steps: int = CONTRACTION_STEPS) -> float:
-    r"""Mean factor by which a step of x <- y - f(x) is smaller than the one before, until rounding stops it.
+    r"""Return the mean factor by which the steps of the iteration x <- y - f(x) shrink.
 
     .. math:: (\|\delta_K\| / \|\delta_1\|)^{1/(K - 1)}, \qquad \delta_k = x_k - x_{k-1},\quad x_0 = y
 
-    Euclidean over the whole batch, over at most ``steps`` steps, and only those above the rounding of x. At most the
-    branch's constant in the 2-norm, if it has one, and by how much less says how fast inverses really are.
-    nan where fewer than two steps are above rounding.
+    The norms are Euclidean, over the whole batch. K is at most ``steps``, and counts only steps that are larger than
+    the rounding error of x. The rate is at most the branch's Lipschitz constant in the 2-norm; the smaller it is, the
+    fewer iterations an inverse really takes.
+
+    Args:
+        f: the contractive branch.
+        y: where the iteration starts: the residual's output, with its normalisation undone.
+        steps: the most steps that are taken.
+
+    Returns:
+        The rate; nan where fewer than two steps are larger than the rounding error.
     """
     floor = torch.linalg.vector_norm(y) * (16 * torch.finfo(y.dtype).eps)
     x, sizes = y, []

@@ -1,4 +1,4 @@
-"""Where a training went wrong: the first layer that is not finite."""
+"""Finding the layer in which a training went wrong: the first whose weights, outputs or gradients are not finite."""
 
 from collections.abc import Callable
 
@@ -9,9 +9,9 @@ from lipformer.telemetry.optimisation import layer_norms, layer_parameters
 
 
 def nonfinite_parameter(model: nn.Module) -> str | None:
-    """Return the name of the first parameter that holds nan or infinity, or buffer that holds nan.
+    """Return the name of the first parameter that holds nan or infinity, or else of the first buffer that holds nan.
 
-    Infinity in a buffer is often meant, as in a mask that is added to scores.
+    Infinity in a buffer is often intended, as in a mask that is added to scores.
     """
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
@@ -20,7 +20,10 @@ def nonfinite_parameter(model: nn.Module) -> str | None:
 
 
 def nonfinite_gradient(model: nn.Module) -> str | None:
-    """Return the layer nearest to the loss whose gradient, or its norm, is nan or infinite: it is reached first."""
+    """Return the layer nearest to the loss whose gradient, or the gradient's norm, is nan or infinite.
+
+    Backpropagation reaches it first; from there the fault spreads to all layers before it.
+    """
     layers = layer_parameters(model)
     norms = layer_norms({name: [p.grad for p in parameters] for name, parameters in layers.items()})
     return next((name for name in reversed(layers) if not norms[name].isfinite()), None)
@@ -30,11 +33,11 @@ def nonfinite_gradient(model: nn.Module) -> str | None:
 def nonfinite_output(model: nn.Module, forward: Callable[[], object]) -> str | None:
     """Return the name of the first module that turns finite inputs into nan or infinity while `forward` runs.
 
-    Of modules within each other it is the innermost, which finishes first. Modules are named as in
-    ``model.named_modules()``; the model itself, where only its own output is wrong, is ``model``.
+    Of nested modules it is the innermost one. Names are those of ``model.named_modules()``, and ``model`` for the model
+    itself, where only its own output is at fault.
 
     Args:
-        model: whose modules are watched.
+        model: the model whose modules are watched.
         forward: calls the model on the batch in question; an exception in it ends the search.
     """
     found: list[str] = []
@@ -50,7 +53,7 @@ def nonfinite_output(model: nn.Module, forward: Callable[[], object]) -> str | N
     try:
         forward()
     except (ArithmeticError, RuntimeError, ValueError):
-        pass  # what was found before counts
+        pass  # a module found before the exception is still the answer
     finally:
         for handle in handles:
             handle.remove()
@@ -58,6 +61,7 @@ def nonfinite_output(model: nn.Module, forward: Callable[[], object]) -> str | N
 
 
 def _finite(value: object) -> bool:
+    """Return whether a tensor, or all tensors of a tuple, are finite; True of anything else."""
     if isinstance(value, tuple):  # as a recurrent layer returns
         return all(map(_finite, value))
     return not isinstance(value, Tensor) or bool(value.isfinite().all())

@@ -1,4 +1,4 @@
-"""Means over a whole split, whatever its batches."""
+"""The loss over a whole split, which must not depend on how the split is divided into batches."""
 
 import torch
 from jaxtyping import Float, Int
@@ -13,8 +13,8 @@ def sum_nats(logits: Float[Tensor, "B N V"], targets: Int[Tensor, "B N"]) -> tup
     """Return the negative log-likelihood summed over the batch, in nats, and the number of tokens summed.
 
     Args:
-        logits: of the next symbol; computed with in float32 at least, and summed in float64.
-        targets: the next symbol; `IGNORE` where there is none.
+        logits: of the next symbol at each position; the computation is in float32 at least, the sum in float64.
+        targets: index of the next symbol; `IGNORE` where there is none (padding).
     """
     logits = logits.flatten(0, 1)
     nats = F.cross_entropy(
@@ -27,12 +27,12 @@ def sum_nats(logits: Float[Tensor, "B N V"], targets: Int[Tensor, "B N"]) -> tup
 
 
 class Average(Metric):
-    r"""Mean of an objective over all that was predicted.
+    r"""Mean of an objective over all predictions of a split.
 
     .. math:: \frac{\sum_b \mathrm{total}_b}{\sum_b \mathrm{count}_b}
 
-    Sums are kept in float64 on CPU and GPU alike and added over ranks. A mean of batch means would depend on how the
-    split was batched.
+    The sums over the batches b are kept in float64 and added up over all ranks. A mean of the batches' means would
+    depend on how the split is divided into batches.
     """
 
     full_state_update = False
@@ -45,10 +45,15 @@ class Average(Metric):
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 
     def update(self, total: Tensor, count: Tensor) -> None:
-        """Add a batch: its objective summed, such as its nats, and its tokens counted."""
-        self.total = self.total.double() + total.detach().double()  # `module.to(dtype)` has cast the state too
+        """Add a batch.
+
+        Args:
+            total: the objective summed over the batch, such as its nats, ().
+            count: number of predictions in the batch, such as its tokens, ().
+        """
+        self.total = self.total.double() + total.detach().double()  # `module.to(dtype)` casts the state too
         self.count += count
 
     def compute(self) -> Float[Tensor, ""]:
-        """Return the mean so far; nan before the first token."""
+        """Return the mean over the batches added so far; nan if there are none."""
         return self.total / self.count

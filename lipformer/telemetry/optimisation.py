@@ -1,4 +1,4 @@
-"""Sizes of gradients, parameters and updates, by layer and in total."""
+"""Norms of gradients, parameters and updates of an optimizer step, for each layer and in total."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,15 +10,15 @@ from lipformer.modules.walk import walk
 from lipformer.runs.metric_names import TOTAL
 
 GROUPED = ("layer", "residual")
-"""Roles, within the blocks, of what is measured together."""
+"""Roles of the modules within the blocks whose parameters are measured together."""
 
 
 def layer_parameters(model: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Return the trained parameters of each layer, in the order of the model.
+    """Return the trained parameters of each layer, by the layer's name, in the order of the model.
 
-    A layer is a child of the model, and each layer of its blocks (`lipformer.modules.walk`: attention and feed-forward,
-    norms included); what a block holds beside its layers counts as a layer of the block's name. Layers without
-    parameters are left out; a parameter that two share belongs to the first.
+    A layer is here a child of the model, or a layer of a block (`lipformer.modules.walk`), such as the attention with
+    its normalisation. The parameters that a block has besides those of its layers stand under the block's name. Layers
+    without parameters are left out; a parameter that two layers share belongs to the first.
     """
     places = list(walk(model))
     layers = {place.name: place.module for place in places if place.role in GROUPED or "." not in place.name}
@@ -35,14 +35,14 @@ def layer_parameters(model: nn.Module) -> dict[str, list[nn.Parameter]]:
 
 @torch.no_grad()
 def layer_norms(layers: Mapping[str, Sequence[Tensor | None]]) -> dict[str, Float[Tensor, ""]]:
-    r"""Return the Euclidean norm of all entries of each layer's tensors together, and of all layers in ``total``.
+    r"""Return the Euclidean norm of each layer's tensors, taken as one vector, and of those of all layers as ``total``.
 
     .. math:: \Big(\sum_{t \in \text{layer}} \|t\|_F^2\Big)^{1/2}
 
-    Computed by one fused call for all tensors, in float32 at least, without waiting for the device.
+    One fused call computes the norms of all tensors, in float32 at least, without waiting for the device.
 
     Args:
-        layers: tensors of each layer; None (a parameter without gradient) counts as zero.
+        layers: the tensors of each layer; None (a parameter without gradient) counts as zero.
     """
     tensors = [tensor for group in layers.values() for tensor in group if tensor is not None]
     if not tensors:
@@ -59,12 +59,12 @@ def layer_norms(layers: Mapping[str, Sequence[Tensor | None]]) -> dict[str, Floa
 
 
 class UpdateWatch:
-    """Measures one optimizer step: :meth:`before` it, with the gradients as they come, and :meth:`after` it.
+    """Measures one optimizer step: call :meth:`before` it, before gradients are clipped, and :meth:`after` it.
 
-    Between the two it holds a copy of the parameters.
+    Between the two calls it holds a copy of the parameters.
 
     Args:
-        model: whose parameters are watched.
+        model: the model whose parameters are watched.
     """
 
     def __init__(self, model: nn.Module):
@@ -74,17 +74,18 @@ class UpdateWatch:
 
     @torch.no_grad()
     def before(self) -> None:
-        """Take the gradients' norms before they are clipped, and copies of the parameters."""
+        """Measure the norms of the gradients, and copy the parameters."""
         self._gradient = layer_norms(_gradients(self._layers))
         self._old = {name: [p.detach().clone() for p in group] for name, group in self._layers.items()}
 
     @torch.no_grad()
     def after(self) -> dict[str, Float[Tensor, ""]]:
-        """Return ``<layer>/<quantity>`` of the step; the gradients must still be those that it was taken with.
+        """Return the quantities of the step, by name; the gradients must not have been reset since.
 
-        Quantities: ``gradient_norm`` (before clipping), ``gradient_norm_clipped``, ``parameter_norm`` (before the
-        step), ``update_norm`` and ``update_ratio``, the update's norm over the parameters'. Empty without
-        :meth:`before`.
+        Returns:
+            ``<layer>/<quantity>`` with the quantities ``gradient_norm`` (before clipping), ``gradient_norm_clipped``,
+            ``parameter_norm`` (before the step), ``update_norm``, and ``update_ratio``, the norm of the update over
+            that of the parameters. Empty if :meth:`before` was not called.
         """
         if not self._old:
             return {}
@@ -109,5 +110,5 @@ def _gradients(layers: Mapping[str, Sequence[nn.Parameter]]) -> dict[str, list[T
 
 
 def _ratio(update: Tensor, size: Tensor) -> Tensor:
-    """nan where a layer is all zeros (biases at the start): there is no size to compare its update with."""
+    """Return the update's norm over the parameters'; nan where these are all zero, as biases are at the start."""
     return torch.where(size > 0, update / size, torch.nan)

@@ -1,4 +1,4 @@
-"""The sentences that a model is watched on: always the same ones, so that figures can be compared over time."""
+"""The probe: the sentences on which a model is watched, always the same ones, so that values compare over time."""
 
 import numpy as np
 import torch
@@ -10,12 +10,14 @@ from lipformer.data.sentences import Sentences
 
 
 def probe_batch(sentences: Sentences, count: int, end_id: int) -> Int[Tensor, "B N"]:
-    """Return the inputs of the sentences of about median length, cut to the shortest of them: no padding.
+    """Return the model's inputs for the sentences in the middle of a split, ordered by length.
+
+    All are cut to the length of the shortest of them, so that there is no padding.
 
     Args:
-        sentences: of a split; where there are fewer, all are taken.
-        count: how many, B.
-        end_id: what the first character is predicted from.
+        sentences: the split.
+        count: number of sentences, B; all of them, if the split has fewer.
+        end_id: index of the end symbol, which stands before the first character.
     """
     order = np.argsort(sentences.lengths, kind="stable")
     first = max(0, (len(order) - count) // 2)
