@@ -56,18 +56,18 @@ def metrics(depth=3, rows=30, every=50, seed=0):
     """What a run logs, name -> (steps, values)."""
     chance = np.random.default_rng(seed)
     steps = np.arange(every - 1, rows * every, every, dtype=float)
-    dear = steps[9::10]
+    expensive = steps[9::10]
     fall = np.exp(-3 * steps / steps[-1])
     found = {
         "train/nats_per_char": (steps, 1.5 + 1.6 * fall + 0.02 * chance.random(rows)),
-        "val/nats_per_char": (dear, 1.6 + 1.6 * fall[9::10]),
+        "val/nats_per_char": (expensive, 1.6 + 1.6 * fall[9::10]),
         "train/gradient_norm": (steps, 0.3 + fall),
         "stability/total/gradient_norm": (steps, 0.3 + 3 * fall),
         "stability/total/gradient_norm_clipped": (steps, np.minimum(1, 0.3 + 3 * fall)),
         "stability/total/update_ratio": (steps, 0.01 * fall),
         "stability/unembedding/update_ratio": (steps, 0.02 * fall),
-        "stability/trunk/local_lipschitz": (dear, 2 + dear),
-        "certificate/trunk/mixed": (dear, 1e5 * (1 + dear)),
+        "stability/trunk/local_lipschitz": (expensive, 2 + expensive),
+        "certificate/trunk/mixed": (expensive, 1e5 * (1 + expensive)),
     }
     for i in range(depth):
         found |= {

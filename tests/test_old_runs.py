@@ -13,6 +13,7 @@ from programs import evaluate, train
 
 from lipformer import certify, load_run
 from lipformer.assembly.old_configs import rename_weights
+from lipformer.runs.plain_files import read_config
 from lipformer.runs.record import read_record
 
 OLD_RUNS = Path(__file__).parent / "old_runs"
@@ -96,6 +97,14 @@ def test_what_was_called_head_is_read_as_the_unembedding(name, tmp_path):
     with (tmp_path / "own" / "config.yaml").open("a") as config:
         config.write("model:\n  _target_: my_package.Model\n")
     assert "stability/head/gradient_norm" in read_record(tmp_path / "own").series
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_renamed_option_keeps_its_value(name):
+    stored = load_run(OLD_RUNS / name, which="last").config["callbacks"]["stability"]
+    written = read_config(OLD_RUNS / name / "config.yaml")["callbacks"]["stability"]
+    assert stored["expensive_every_n_steps"] == written["dear_every_n_steps"]
+    assert stored.keys() == {{"dear_every_n_steps": "expensive_every_n_steps"}.get(key, key) for key in written}
 
 
 def test_only_a_transformer_of_ours_has_its_weights_renamed():

@@ -7,7 +7,7 @@ import sys
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
-from programs import ROOT, evaluate
+from programs import ROOT, evaluate, train
 
 from lipformer.config import choices_by_option, conf_dir, register, validate
 from lipformer.config.renamed import refuse_old_spellings
@@ -101,6 +101,14 @@ def test_refusals_come_before_torch(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("\n") == 4
+
+
+def test_a_renamed_key_of_train_is_answered_with_its_new_name(monkeypatch, capsys, tmp_path):
+    key = "callbacks.stability.dear_every_n_steps"
+    assert train(monkeypatch, f"{key}=7", f"hydra.run.dir={tmp_path / 'run'}") == 2
+    line = f"error: {key}=7: it is written callbacks.stability.expensive_every_n_steps=7 now\n"
+    assert capsys.readouterr().err == line
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("arguments", [["-m", "study=score,null"], ["++p=2"], ["~length=9"]])

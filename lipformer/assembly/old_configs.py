@@ -24,7 +24,9 @@ KEYS: dict[str, dict[str, Any]] = {"trainer": {"compile": False, "report": True}
 """Group -> its keys that came later, whatever its class, with the values they stood for."""
 CLASS_KEYS: dict[str, dict[str, Any]] = {}
 """Class, at today's place -> options that it gained, with the values they stood for."""
-RENAMED: dict[str, dict[str, str]] = {}
+RENAMED: dict[str, dict[str, str]] = {
+    "lipformer.training.callbacks.stability.StabilityMonitor": {"dear_every_n_steps": "expensive_every_n_steps"},
+}
 """Class, at today's place -> its options by their earlier names, with the names of today."""
 WEIGHTS: dict[str, dict[str, str]] = {
     "lipformer.models.transformer.CharTransformer": {"head": "unembedding"},

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from lipformer.errors import UsageError
 
 RENAMED: dict[str, dict[str, str]] = {
-    "train": {},
+    "train": {"callbacks.stability.dear_every_n_steps": "callbacks.stability.expensive_every_n_steps"},
     "evaluate": {
         "p": "study.p",
         "length": "study.length",

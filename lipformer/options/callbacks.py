@@ -29,8 +29,7 @@ class DivergenceGuardOptions(PartOptions):
 
     loss_above: float | None = option(
         20.0,
-        "largest loss, in units of the objective such as nats per character; a loss above it for `patience` steps in a "
-        "row ends the run",
+        "largest loss, such as nats per character; one above it for `patience` steps in a row ends the run",
         or_null(number(above=0), "for no limit"),
     )
     patience: int = option(

@@ -1,4 +1,4 @@
-"""Writing checkpoints: whole or not at all, the last two kept."""
+"""Writing checkpoints so that each is whole or not there at all; the last two are kept."""
 
 from pathlib import Path
 from typing import Any
@@ -11,22 +11,22 @@ from lipformer.system.atomic import naming, replacing
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint beside its place, flushes it to the disk, and then gives it its name.
+    """Writes a checkpoint into a file beside its place, flushes that to the disk, and then renames it.
 
-    Lightning's own way is a file in the temporary folder that is moved. To another file system, moving is copying: a
-    kill within it leaves a cut-off file in the place of the checkpoint before.
+    Lightning itself writes into the system's temporary folder and moves the file from there. Moving to another file
+    system copies, and a process killed meanwhile leaves a cut-off file in place of the checkpoint before.
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Write `checkpoint` to `path`, whose folder is made where it is missing.
+        """Write `checkpoint` to `path`; its folder is made if it is missing.
 
         Args:
-            checkpoint: as Lightning dumps it.
-            path: of the file.
-            storage_options: of other file systems; there are none here.
+            checkpoint: what Lightning collected.
+            path: the file.
+            storage_options: has no effect; Lightning passes it for remote file systems.
 
         Raises:
-            WriteError: the file cannot be written; the one before it is whole.
+            WriteError: the file cannot be written; the file before it is left whole.
         """
         path = Path(path)
         with naming(path):

@@ -1,24 +1,26 @@
-"""Make the loop counters in a Lightning checkpoint agree with the place the datamodule wrote beside them."""
+"""Correcting the loop counters of a Lightning checkpoint, so that a run is continued in the right epoch."""
 
 from typing import Any
 
 
 def align_loop_progress(checkpoint: dict[str, Any]) -> None:
-    """Correct, in place, the two states from which Lightning 2.6 resumes in the wrong epoch.
+    """Set the loop counters of a checkpoint to the position in the data that the data module has stored beside them.
 
-    To be called in ``LightningModule.on_load_checkpoint``, before Lightning restores its loops.
+    To be called in ``LightningModule.on_load_checkpoint``, before Lightning restores its loops. Two states are
+    corrected, from which Lightning 2.6 would go on in the wrong epoch:
 
-    1. A run that ``max_steps`` ends within an epoch counts that epoch as finished. Resumed with more steps,
-       Lightning would take the rest of the epoch for a whole one: no validation at its end, one epoch too few.
-    2. A checkpoint written at the end of an epoch's last batch is resumed rightly once, but Lightning does not
-       count the next epoch as started, so that resuming the resumed run repeats an epoch.
+    1. A run that reaches ``max_steps`` in the middle of an epoch counts that epoch as finished. Continued with more
+       steps, Lightning would take the rest of the epoch for a whole one: without a validation at its end, and one epoch
+       too few.
+    2. A checkpoint written at the end of an epoch's last batch is continued correctly, but Lightning does not count the
+       next epoch as started. If the continued run is continued again, an epoch is repeated.
 
-    In both states the counters are set to what they are between two batches. All other states are left alone,
-    those after a validation among them, which Lightning finishes with the epoch's own hooks.
+    In both states the counters are set to the values that they have between two batches. All other states are left as
+    they are; among them those after a validation, where Lightning itself ends the epoch.
 
     Args:
-        checkpoint: a checkpoint with the loops of a fit and the state of
-            :class:`~lipformer.data.datamodule.CharDataModule`; without either it is left as it is.
+        checkpoint: changed in place. If it lacks the loops of a fit, or the state of
+            :class:`~lipformer.data.datamodule.CharDataModule`, it is left as it is.
     """
     place, loops = checkpoint.get("CharDataModule"), checkpoint.get("loops", {}).get("fit_loop")
     if place is None or loops is None:
@@ -37,5 +39,5 @@ def align_loop_progress(checkpoint: dict[str, Any]) -> None:
     for counts, done in ((steps["total"], place["batches_total"]), (steps["current"], batches)):
         counts.update(ready=done, started=done, processed=done, completed=done)
     steps["is_last_batch"] = False
-    # The step of the loggers, which Lightning itself would count on only in the states it knows.
+    # The loggers number their rows by this counter, which Lightning does not restore in these two states.
     loops["epoch_loop.state_dict"]["_batches_that_stepped"] = checkpoint["global_step"]

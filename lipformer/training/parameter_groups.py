@@ -1,4 +1,4 @@
-"""Which parameters of a model decay."""
+"""The two groups of parameters that an optimizer gets: those with weight decay and those without."""
 
 from typing import Any
 
@@ -9,10 +9,14 @@ from lipformer.modules.orthogonal import Cayley
 
 
 def parameter_groups(model: nn.Module) -> list[dict[str, Any]]:
-    """Split the parameters into matrices, which decay, and all else (biases, gains, embeddings, positions).
+    """Split the parameters into weight matrices, which decay, and all others: biases, gains, embeddings, positions.
 
-    Of a parametrised weight it is the matrix that it is computed from, and nothing else of it, that decays. An
-    orthogonal one (`Cayley`) does not: its size is fixed, and decay would draw it to where it started.
+    The matrices are the weights of ``nn.Linear`` and of recurrent layers. Of a parametrised weight the matrix that it
+    is computed from decays, and none of its other parameters. An orthogonal weight (`Cayley`) does not decay: its norm
+    is fixed, and decay would pull it towards its initial value.
+
+    Returns:
+        Two groups as a torch optimizer takes them, the second without weight decay.
     """
     matrices = {
         id(p)

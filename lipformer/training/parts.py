@@ -1,4 +1,4 @@
-"""The parts of one training, built from its configuration and put together."""
+"""Building the parts of a training from its configuration."""
 
 import logging
 from dataclasses import dataclass
@@ -32,18 +32,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Training:
-    """What one training is made of.
+    """The parts of one training.
 
     Attributes:
-        module: the model, and how a step is taken with it.
-        data: of the training and validation splits.
-        trainer: runs both, with all callbacks.
-        logger: the one besides ``metrics.csv``, if any.
-        stop: knows of a Ctrl-C.
-        best: keeps the best checkpoint and its score.
-        throughput: the clock.
-        monitor: what watches the stability, if anything does.
-        options: the group ``trainer``.
+        module: the model, with its objective, optimizer and regularizer.
+        data: the training and the validation split, in batches.
+        trainer: runs the training loop, with all callbacks.
+        logger: the logger besides that of ``metrics.csv``, if any.
+        stop: the callback that answers Ctrl-C.
+        best: the callback that keeps the best checkpoint and its score.
+        throughput: the callback that measures the speed.
+        monitor: the callback that measures the stability, if there is one.
+        options: the group ``trainer`` of the configuration.
         resumed: the run that is continued, if any.
     """
 
@@ -60,23 +60,23 @@ class Training:
 
     @property
     def parameters(self) -> int:
-        """Number of the model's parameters."""
+        """Number of parameters of the model."""
         return sum(p.numel() for p in self.module.model.parameters())
 
 
 def build_training(
     settings: TrainConfig, config: dict[str, Any], folder: Path, resumed: Resumed | None = None
 ) -> Training:
-    """Build what a configuration describes.
+    """Build the parts of the training that a configuration describes.
 
     Args:
         settings: the validated configuration.
-        config: the same as plain containers.
+        config: the same configuration as plain containers.
         folder: the run folder.
-        resumed: the run to continue, whose model is taken over.
+        resumed: the run to continue, whose model is trained on.
 
     Raises:
-        UsageError: data, model or trainer refuse the configuration.
+        UsageError: the data, the model or the trainer cannot be built as configured.
     """
     options = config["trainer"]
     task = task_of(config)
@@ -85,14 +85,14 @@ def build_training(
     throughput, shown = progress_callbacks(options["progress"])
     watching = build_callbacks(config["callbacks"])
     logger = factory(config["logger"], "logger")(folder=folder, config=config)
-    # Those that watch stand before those that save: what they raise keeps a bad state from being saved.
+    # Callbacks that watch come before those that save: an exception of theirs keeps a bad state from being saved.
     callbacks: list[Callback] = [stop, *watching, best, LastCheckpoint(folder), *shown]
     trainer = build_trainer(options, folder, callbacks, [logger] if logger else [])
     data, vocabulary = open_data(settings, config["data"], resumed)
     pl.seed_everything(settings.seed, workers=True, verbose=False)
     model = resumed.model.train() if resumed else build_model(config, len(vocabulary))
     if options["compile"]:
-        model.compile(dynamic=True)  # in place, which leaves the names of the weights; batches differ in length
+        model.compile(dynamic=True)  # in place: the weights keep their names; dynamic: batches differ in length
     return Training(
         module=build_module(task, settings, config, model, vocabulary),
         data=data,
@@ -110,10 +110,18 @@ def build_training(
 def open_data(
     settings: TrainConfig, options: dict[str, Any], resumed: Resumed | None
 ) -> tuple[CharDataModule, Vocabulary]:
-    """Read the training and the validation split, and log what they are.
+    """Read the training and the validation split, and log their sizes.
+
+    Args:
+        settings: the validated configuration.
+        options: the group ``data`` of the configuration.
+        resumed: the run to continue, if any.
+
+    Returns:
+        The data module, set up, and the vocabulary of the training split.
 
     Raises:
-        DataError: they cannot be read.
+        DataError: a split cannot be read.
         UsageError: the run to continue was trained on other characters.
     """
     data = CharDataModule(
@@ -137,7 +145,15 @@ def open_data(
 def build_module(
     task: Task, settings: TrainConfig, config: dict[str, Any], model: nn.Module, vocabulary: Vocabulary
 ) -> TaskModule:
-    """Put a model together with what trains it."""
+    """Build the Lightning module that trains a model on a task.
+
+    Args:
+        task: names the class of the module.
+        settings: the validated configuration.
+        config: the same configuration as plain containers.
+        model: the model to train.
+        vocabulary: stored in every checkpoint.
+    """
     return locate(task.module, "task")(
         model,
         optimizer=factory(config["optimizer"], "optimizer"),

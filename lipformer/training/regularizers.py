@@ -1,7 +1,7 @@
-"""Penalties on how sensitive the network is: a function for each file of `conf/regularizer/`.
+"""Penalties on the sensitivity of a network, one function for each file of `conf/regularizer/`.
 
-Each runs the model itself and returns its logits with the penalty, so that what the forward pass has computed need
-not be computed twice. Padded positions count in no penalty.
+Each function runs the model itself and returns its logits with the penalty, so that nothing of the forward pass is
+computed twice. No penalty counts padded positions.
 """
 
 import torch
@@ -22,29 +22,29 @@ from lipformer.modules.contracts import Attends, HasTrunk
 from lipformer.options.optimisation import JacobianOptions, JasminOptions
 
 Regularized = tuple[Float[Tensor, "B N V"], Float[Tensor, ""] | None]
-"""Logits, and the penalty already times its weight; None where there is none."""
+"""The logits, and the penalty times its weight; None if there is no penalty."""
 
 
 def no_regularizer(model: nn.Module, batch: Batch) -> Regularized:
-    """Penalise nothing."""
+    """Run the model without a penalty."""
     return model(batch.inputs), None
 
 
 def jasmin(
     model: nn.Module, batch: Batch, *, weight: float = JasminOptions.weight, k: int = JasminOptions.k
 ) -> Regularized:
-    r"""Penalise attention whose softmax is sensitive to its scores: :func:`jasmin_penalty`, mean over the layers.
+    r"""Penalise softmax attention that is sensitive to its scores, by the mean of `jasmin_penalty` over the layers.
 
-    The layers' inputs are recorded while the model runs, by its fast path; only the attention weights are computed
-    again, explicitly.
+    The model runs on its fast path while the inputs of its attention layers are recorded; from these the attention
+    weights alone are computed again, explicitly.
 
     Args:
-        model: a ``CharTransformer`` whose attention takes a softmax of scores.
-        batch: of sentences.
+        model: a ``CharTransformer`` with softmax attention.
+        batch: a batch of sentences.
         weight, k: as in :class:`~lipformer.options.optimisation.JasminOptions` and `jasmin_penalty`.
 
     Raises:
-        UsageError: the model has no attention, or one that takes no softmax.
+        UsageError: the model has no attention, or attention without a softmax.
 
     References: Yudin et al. 2025 (JaSMin), arXiv 2507.07814.
     """
@@ -75,28 +75,31 @@ def jasmin(
 def jasmin_penalty(
     weights: Float[Tensor, "B H N N"], k: int, rows: Bool[Tensor, "B N"], *, causal: bool
 ) -> Float[Tensor, ""]:
-    r"""The worst row of each head, on average over heads and sentences.
+    r"""Return the penalty of the worst row of each head, averaged over heads and sentences.
 
     .. math:: \frac{1}{BH} \sum_{b,h} \max_i \log g_1(P_i) \ \ (k = 0), \qquad
               \frac{1}{BH} \sum_{b,h} \max_i \log \frac{g_1(P_i)}{g_k(P_i)} \ \ (k \ge 2)
 
-    with P_i the rows, and g_k(p) = p_(k) (1 - p_(k) + p_(k+1)), which bounds the k-th largest eigenvalue of the
-    softmax's Jacobian J(p) = diag(p) - p p', order statistics from the largest. k = 0 has two minima: uniform rows
-    (g_1 = 1/n) and, without limit, one-hot ones; k >= 2 asks for k + 1 equal largest entries and so only flattens.
+    P_i are the rows, and g_k(p) = p_(k) (1 - p_(k) + p_(k+1)), where p_(k) is the k-th largest entry of p, bounds the
+    k-th largest eigenvalue of the softmax's Jacobian J(p) = diag(p) - p p'. The penalty with k = 0 decreases towards
+    two kinds of rows: uniform ones (g_1 = 1/n) and, without a lower limit, one-hot ones. That with k >= 2 is lowest
+    where the k + 1 largest entries are equal, and so only flattens rows.
 
-    A row of n tokens has a J of rank n - 1. Rows with n <= k, whose k-th eigenvalue is zero whatever the weights, and
-    of one token, whose J is zero, are left out: under a causal mask the first max(k, 1) of each sentence.
+    The J of a row of n tokens has rank n - 1. Two kinds of rows are left out: those with n <= k, whose k-th eigenvalue
+    is zero whatever the weights, and those of one token, whose J is zero. Under a causal mask these are the first
+    max(k, 1) rows of each sentence.
 
     Args:
         weights: rows of a softmax.
-        k: 0, or the place from 2 on.
-        rows: which of the rows count.
-        causal: whether row i has i + 1 tokens, or all have N.
+        k: 0, or at least 2.
+        rows: the rows that count, such as those that are not padding.
+        causal: whether row i sees i + 1 tokens; else all rows see N.
 
     Returns:
-        0 for sentences without a row that counts. Each g is at least 1e-12, below which nothing is gained.
+        The penalty. Sentences in which no row counts add 0 to the mean. Each g is bounded below by 1e-12, where the
+        logarithm stops falling.
 
-    References: Yudin et al. 2025, arXiv 2507.07814; the aggregation is that of public code, not seen in the paper.
+    References: Yudin et al. 2025, arXiv 2507.07814; the maximum and the mean follow public code, not the paper.
     """
     length = weights.shape[-1]
     tokens = torch.arange(1, length + 1, device=weights.device) if causal else torch.tensor(length)
@@ -109,6 +112,7 @@ def jasmin_penalty(
 
 
 SMALLEST = 1e-12
+"""Lower bound of the arguments of the logarithms."""
 
 
 def jacobian(
@@ -118,19 +122,20 @@ def jacobian(
     weight: float = JacobianOptions.weight,
     iterations: int = JacobianOptions.iterations,
 ) -> Regularized:
-    r"""Penalise the local Lipschitz constant of the trunk, from embedded tokens to features, at the batch itself.
+    r"""Penalise the local Lipschitz constant of the trunk, from embedded tokens to features, at the training batch.
 
     .. math:: \frac{\lambda}{B} \sum_b \langle u_b, J_b v_b \rangle^2 \le \frac{\lambda}{B} \sum_b \|J_b\|_2^2
 
-    with u, v after a few alternations of power iteration, constants to the derivative: where they have converged that
-    is the derivative of the norm (Danskin), and before, that of a lower bound. The squared Frobenius norm would need
-    no iteration, but sums over all N D directions, among them those of the skip connections, of which one is the
-    Lipschitz constant. A network's norm, not its layers', for that is what a perturbed sentence meets. The trunk runs
-    once more for it, by its explicit path in the precision of the weights.
+    J_b is the Jacobian at sentence b; u and v are the vectors of a few steps of power iteration, and are constants to
+    the derivative. Once they have converged, the derivative is that of the norm (Danskin's theorem); before, it is that
+    of a lower bound. The squared Frobenius norm would need no iteration, but it sums over all N D directions, of which
+    the Lipschitz constant is one. The norm of the whole network is penalised, not those of its layers, because it is
+    the whole network that a perturbed sentence passes. The trunk is run once more for it, on its explicit path and in
+    the precision of the weights.
 
     Args:
-        model: a ``CharTransformer``: ``embed`` and ``trunk``.
-        batch: of sentences.
+        model: has ``embed`` and ``trunk``, as a ``CharTransformer`` has.
+        batch: a batch of sentences.
         weight, iterations: as in :class:`~lipformer.options.optimisation.JacobianOptions`; an iteration costs about
             three backward passes.
 
