@@ -1,6 +1,6 @@
-"""The errors a user can cause, each with the exit code of the process that ends by it.
+"""The errors a user can cause, each with the exit code of the process that it ends.
 
-A message is one line: what is wrong, where, and what to do about it.
+A message is one line that says what is wrong, where, and what to do about it.
 """
 
 
@@ -35,5 +35,5 @@ class DivergedError(LipformerError):
 
 
 def one_line(error: BaseException) -> str:
-    """Name an error in one line: its class, and the first line of its message."""
+    """Return an error in one line: its class, and the first line of its message."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

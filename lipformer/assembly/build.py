@@ -1,4 +1,4 @@
-"""From a configuration to the objects of a run, and what a configuration from a file may name."""
+"""Build the objects that a configuration describes, and check what a configuration from a file names."""
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,17 +14,17 @@ from lipformer.errors import CheckpointError, UsageError
 from lipformer.options.data import DataOptions
 
 CALLBACKS = "callbacks"
-"""The group that holds any number of nodes, each by a name of its own."""
+"""The group that holds any number of callbacks, each under a name of its own."""
 LOADER_KEYS = tuple(DataOptions.defaults())
-"""Options of the group `data` that are the loader's; the others are the corpus's own."""
+"""Options of the group `data` that the loader takes; the corpus takes the others."""
 
 
 def build_model(config: Mapping[str, Any], vocabulary_size: int) -> nn.Module:
     """Build the model a configuration describes.
 
     Its class is called as ``Class(vocabulary_size, **options)``, with the keys and groups of the root that the group
-    ``model`` says it reads, and with that group's own options. It maps ids (B, N) to logits (B, N, V), each position's
-    from the tokens up to it alone; `lipformer.modules.contracts` says what it may have besides.
+    ``model`` says it reads, and with that group's own options. It maps ids (B, N) to logits (B, N, V); the logits of a
+    position depend only on the tokens up to it. `lipformer.modules.contracts` says what else a model may have.
 
     Args:
         config: the plain configuration of a run.
@@ -43,7 +43,7 @@ def build_model(config: Mapping[str, Any], vocabulary_size: int) -> nn.Module:
 
 
 def build_corpus(data: Mapping[str, Any]) -> Any:
-    """Build the corpus of the data group, which holds the loader's options (`LOADER_KEYS`) as well.
+    """Build the corpus from the group ``data``, which also holds the options of the loader (`LOADER_KEYS`).
 
     Raises:
         UsageError: the corpus refuses its options.
@@ -56,10 +56,10 @@ def build_corpus(data: Mapping[str, Any]) -> Any:
 
 
 def build_callbacks(nodes: Mapping[str, Mapping[str, Any]]) -> list[Callback]:
-    """Build the callbacks of a run, in the order of their names' appearance.
+    """Build the callbacks of a run, in the order in which the group names them.
 
     Raises:
-        UsageError: one is no Lightning callback, or its class refuses its options.
+        UsageError: one of them is not a Lightning callback, or its class refuses its options.
     """
     built = []
     for name, node in nodes.items():
@@ -82,17 +82,17 @@ def build_callbacks(nodes: Mapping[str, Mapping[str, Any]]) -> list[Callback]:
 
 
 def check_targets(config: Mapping[str, Any], allow: Sequence[str], where: str, groups: Iterable[str] = ()) -> None:
-    """Refuse a configuration from a file that names anything but what its groups can be.
+    """Refuse a configuration from a file in which a group names anything but an object of its kind.
 
-    A prefix alone does not do: ``lipformer.x.os.system`` begins well too. So what the name leads to must itself be
-    of the group's kind and *defined* in an allowed package; and the package is imported only once its name has been
-    allowed.
+    To check the beginning of the name is not enough: ``lipformer.x.os.system`` begins with an allowed package too. So
+    the object that the name leads to must be of the group's kind and be *defined* in an allowed package; and a package
+    is imported only after its name was allowed.
 
     Args:
         config: the plain configuration found in a checkpoint.
         allow: packages the user trusts besides ``lipformer``, ``torch.nn`` and ``torch.optim``.
         where: the file, for messages.
-        groups: what is built besides the model and its corpus.
+        groups: the groups that are built, besides those of the model and the corpus.
 
     Raises:
         CheckpointError: a target is not allowed, or cannot be imported.
@@ -130,14 +130,15 @@ def check_targets(config: Mapping[str, Any], allow: Sequence[str], where: str, g
 
 
 def is_module(found: object) -> bool:
-    """Whether an imported object can be a part of a model."""
+    """Return whether an imported object can be a part of a model."""
     return inspect.isclass(found) and issubclass(found, nn.Module)
 
 
 def is_function_of(home: str) -> Callable[[Any], bool]:
-    """Return whether an imported object is a function, of lipformer one of `home`.
+    """Return a check whether an imported object is a function; one of lipformer must be of the module `home`.
 
-    Others of lipformer and of torch write files or end processes, with options that a checkpoint would choose.
+    Other functions of lipformer and of torch could write files or end processes, with options that a checkpoint
+    chooses.
     """
 
     def is_right(found: Any) -> bool:
@@ -149,7 +150,7 @@ def is_function_of(home: str) -> Callable[[Any], bool]:
 
 
 def is_linear_rule(found: object) -> bool:
-    """Whether an imported object is a function whose first argument is annotated as an ``nn.Linear``."""
+    """Return whether an imported object is a function whose first argument is annotated as an ``nn.Linear``."""
     if not inspect.isfunction(found):
         return False
     parameters = list(inspect.signature(found).parameters.values())
@@ -157,17 +158,17 @@ def is_linear_rule(found: object) -> bool:
 
 
 def is_corpus(found: object) -> bool:
-    """Whether an imported object is a class with the methods of a `Corpus`."""
+    """Return whether an imported object is a class with the methods of a `Corpus`."""
     return inspect.isclass(found) and all(callable(getattr(found, method, None)) for method in ("lines", "source"))
 
 
 def is_callback(found: object) -> bool:
-    """Whether an imported object is a class of Lightning callbacks."""
+    """Return whether an imported object is a class of Lightning callbacks."""
     return inspect.isclass(found) and issubclass(found, Callback)
 
 
 def is_optimizer(found: object) -> bool:
-    """Whether an imported object is a class of optimizers."""
+    """Return whether an imported object is a class of optimizers."""
     return inspect.isclass(found) and issubclass(found, Optimizer)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: found, read without running code from them, and turned back into a model."""
+"""Find checkpoints, read them without running code from them, and rebuild their models."""
 
 import logging
 import platform
@@ -48,7 +48,7 @@ class Run:
 
 
 def checkpoint_extras(config: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
-    """Return what a checkpoint holds beside the weights, in containers that load without running code."""
+    """Return what a checkpoint holds besides the weights, in containers that are loaded without running code."""
     versions = {
         "lipformer": __version__,
         "torch": str(torch.__version__),
@@ -59,13 +59,14 @@ def checkpoint_extras(config: Mapping[str, Any], vocabulary: Vocabulary) -> dict
 
 
 def find_checkpoint(path: str | Path, which: str = "best", key: str = "checkpoint") -> Path:
-    """Return the checkpoint file that `path` means: the file itself, or one of a run folder's.
+    """Return the checkpoint file that `path` names: the file itself, or one of a run folder.
 
     Args:
         path: a ``.ckpt`` file or a run folder.
-        which: ``best`` or ``last``; a run without a best checkpoint (no validation yet) gives its last. Where the last
-            one is missing or damaged, that is the one before it, and a line of the log says so.
-        key: what `path` was given as, for the messages.
+        which: ``best`` or ``last``. If there is no best checkpoint yet (before the first validation), the last is
+        taken;
+            if the last is missing or damaged, the one before it, and a line in the log says so.
+        key: the key that `path` was given by, for messages.
 
     Raises:
         CheckpointError: there is none, or it is damaged.
@@ -94,16 +95,16 @@ def find_checkpoint(path: str | Path, which: str = "best", key: str = "checkpoin
 
 
 def is_whole(path: Path) -> bool:
-    """Whether a checkpoint's archive has its end, which is written last, and all its bytes are those written.
+    """Return whether a checkpoint is complete, and all its bytes are those that were written.
 
-    torch does not compare the sums that it writes into the archive: weights that a disk changed would be used.
+    torch writes checksums into the archive but does not compare them: weights that a disk changed would be used.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
-    except PermissionError:  # for its reader to say
+    except PermissionError:  # which reading the file reports
         return True
-    except Exception:  # bytes in the headers raise all sorts: BadZipFile, OSError, NotImplementedError, RuntimeError
+    except Exception:  # damaged headers raise BadZipFile, OSError, NotImplementedError, RuntimeError and others
         return False
 
 
@@ -114,7 +115,7 @@ def _damaged(path: Path) -> str:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint with the unpickler that builds nothing but tensors and plain containers.
+    """Read a checkpoint; only tensors and plain containers are unpickled, so that no code from it can run.
 
     Raises:
         CheckpointError: the file cannot be read, is truncated, holds code, or was not written by lipformer.
@@ -125,7 +126,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path}: {error.strerror}; make the file readable") from error
     except (
         Exception
-    ) as error:  # damaged bytes raise all sorts: UnpicklingError, RuntimeError, KeyError, IndexError, ...
+    ) as error:  # damaged bytes raise many kinds of errors: UnpicklingError, RuntimeError, KeyError, IndexError, ...
         if code := re.search(r"GLOBAL (\S+)", str(error)):
             raise CheckpointError(
                 f"{path}: it holds code ({code.group(1)}) and is not loaded; use a checkpoint of lipformer"
@@ -168,15 +169,15 @@ def load_run(path: str | Path, *, which: str = "best", allow_targets: Sequence[s
 
 
 def rebuild_run(checkpoint: Mapping[str, Any], path: Path, *, allow_targets: Sequence[str] = ()) -> Run:
-    """Build the model of a checkpoint that was read, and give it its weights.
+    """Build the model of a checkpoint that has been read, and load its weights.
 
     Args:
-        checkpoint: of `read_checkpoint`.
+        checkpoint: what `read_checkpoint` returned.
         path: the file, for messages.
         allow_targets: as for `load_run`.
 
     Raises:
-        CheckpointError: it is unsafe or inconsistent.
+        CheckpointError: the checkpoint is unsafe or inconsistent.
     """
     extras = checkpoint["lipformer"]
     try:
@@ -198,7 +199,7 @@ def rebuild_run(checkpoint: Mapping[str, Any], path: Path, *, allow_targets: Seq
 
 
 def _check_plain_parts(checkpoint: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Raise an error unless the values beside the model are what they should be, and the weights of its size."""
+    """Check the types of the values besides the model, and that its sizes fit the weights."""
     for name, value, kind in (("name", config["name"], str), ("global_step", checkpoint["global_step"], int)):
         if not isinstance(value, kind):
             raise TypeError(f"{name} is no {kind.__name__}")
@@ -207,9 +208,9 @@ def _check_plain_parts(checkpoint: Mapping[str, Any], config: Mapping[str, Any])
 
 
 def _check_sizes(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> None:
-    """Refuse numbers that no model with these weights can have: it would be built first, in all the memory there is.
+    """Refuse sizes that are too large for these weights: the model would be built first, and could take all memory.
 
-    A smaller one that is wrong is found when the weights are put in.
+    Sizes that are too small are found when the weights are loaded.
     """
     largest = max((size for weight in weights.values() for size in weight.shape), default=0)
     keys = keys_read(config["model"])
@@ -225,6 +226,6 @@ def _check_sizes(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor])
 
 
 def _reason(error: Exception) -> str:
-    """Return an error's message in one short line; torch's begins with a headline that says nothing."""
+    """Return the message of an error in one short line, without the headline that torch begins with."""
     lines = [line.strip() for line in str(error).splitlines() if not line.endswith(":")]
     return textwrap.shorten(" ".join(lines), 200, placeholder=" ...") or type(error).__name__

@@ -1,7 +1,7 @@
-"""Configurations and weights of older checkpoints as today's version writes them: the place that knows what changed.
+"""Configurations and weights of older checkpoints, converted to those of today: all that has changed is listed here.
 
-A run keeps the function it was trained with. So a key that its configuration lacks has the value that it stood for
-then, which is stated here and need not be today's default; a class that has moved is found at its new place.
+A run keeps the function it was trained with. A key that its configuration lacks therefore gets the value that the older
+version used, which is stated here and may differ from today's default.
 """
 
 import copy
@@ -19,29 +19,29 @@ GROUPS: dict[str, dict[str, Any]] = {
     "regularizer": {"_target_": NO_REGULARIZER},
     "callbacks": {},
 }
-"""Groups that came later, as they then were."""
+"""Groups that version 0.1.0 did not have at first, with the choice that it used instead."""
 KEYS: dict[str, dict[str, Any]] = {"trainer": {"compile": False, "report": True}}
-"""Group -> its keys that came later, whatever its class, with the values they stood for."""
+"""Group -> keys that were added to it, for any class, with the values that were used before."""
 CLASS_KEYS: dict[str, dict[str, Any]] = {}
-"""Class, at today's place -> options that it gained, with the values they stood for."""
+"""Class, by its path of today -> options that were added to it, with the values that were used before."""
 RENAMED: dict[str, dict[str, str]] = {
     "lipformer.training.callbacks.stability.StabilityMonitor": {"dear_every_n_steps": "expensive_every_n_steps"},
 }
-"""Class, at today's place -> its options by their earlier names, with the names of today."""
+"""Class, by its path of today -> earlier name of an option -> its name of today."""
 WEIGHTS: dict[str, dict[str, str]] = {
     "lipformer.models.transformer.CharTransformer": {"head": "unembedding"},
 }
-"""Class of a model, at today's place -> its children by their earlier names, with the names of today."""
+"""Class of a model, by its path of today -> earlier name of a child module -> its name of today."""
 
 
 def as_written_today(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a stored configuration with the groups, keys and places that today's version expects.
+    """Return a stored configuration with the groups, keys and paths of today.
 
     Args:
-        config: the plain configuration found in a checkpoint. What is not of the shape that a configuration has is
-            handed on as it is, for whoever checks it.
+        config: the plain configuration found in a checkpoint. Parts that do not have the form of a configuration are
+            returned unchanged; they are checked later.
     """
-    # A run that says which groups its model reads has all of them, and no others.
+    # A run with a group `model` has all the groups that its model reads, and no others.
     later = {group: node for group, node in GROUPS.items() if "model" not in config or group not in MODEL_GROUPS}
     today: dict[str, Any] = {**copy.deepcopy(later), **config}
     for group, node in today.items():
@@ -57,10 +57,10 @@ def as_written_today(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rename_weights(checkpoint: Mapping[str, Any]) -> None:
-    """Give the weights in a checkpoint, in place, the names that its model has today.
+    """Rename the weights in a checkpoint, in place, to the names of today.
 
     Args:
-        checkpoint: as lipformer writes it. What is not of its shape is left alone, for whoever checks it.
+        checkpoint: as lipformer writes it. Parts of another form are left unchanged; they are checked later.
     """
     config, weights = checkpoint["lipformer"]["config"], checkpoint.get("state_dict")
     if not isinstance(config, Mapping) or not isinstance(weights, dict):

@@ -1,9 +1,9 @@
 """The configuration of a run, composed, listed and checked before anything heavy is imported.
 
-`lipformer.options` states types, defaults, ranges and meanings, `conf/*.yaml` the classes and what differs. Each
-shipped YAML names its schema in its defaults list (``/schema/attention/tied_l2@_here_``), so Hydra knows every option
-and refuses a wrong type or an unknown key while it composes; `validate` then checks ranges and what depends on two
-keys. A YAML of a user's own that names no schema is taken as it is: its class checks its own arguments.
+`lipformer.options` states types, defaults, ranges and meanings, `conf/*.yaml` the classes and the values that differ.
+Each shipped YAML names its schema in its defaults list (``/schema/attention/tied_l2@_here_``), so Hydra knows every
+option and refuses a wrong type or an unknown key while it composes; `validate` then checks ranges, and what depends on
+two keys. A YAML of a user's own that names no schema is accepted as it is: its class checks its own arguments.
 """
 
 from lipformer.config.evaluate import EvaluateConfig

@@ -17,7 +17,7 @@ def groups(program: str) -> list[Path]:
     """Return the folders of ``conf/`` that are groups of a program.
 
     Args:
-        program: ``train``, or ``evaluate``, which has the group of studies alone.
+        program: ``train``, or ``evaluate``, which has only the group of studies.
     """
     folders = sorted(folder for folder in conf_dir().iterdir() if folder.is_dir())
     return [folder for folder in folders if (folder.name == "study") == (program == "evaluate")]
@@ -31,7 +31,7 @@ def list_groups(program: str) -> str:
 
 
 def list_options(_root_: DictConfig) -> str:
-    """Return the composed configuration as YAML, each option with what it means as a comment.
+    """Return the composed configuration as YAML, each option with its meaning as a comment.
 
     Args:
         _root_: the configuration, as OmegaConf hands it to a resolver.

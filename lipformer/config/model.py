@@ -1,4 +1,4 @@
-"""Which keys of the root a model reads: what it is built of, what may be typed, and what its runs store."""
+"""Which keys of the root a model reads. Others may not be typed, and are not stored with its runs."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -8,11 +8,11 @@ from lipformer.options import Options
 from lipformer.options.model import MODEL_GROUPS, MODEL_SCALARS, ModelOptions
 
 ALWAYS_READ = "context"
-"""The corpus reads it too, whatever the model."""
+"""A key that the corpus reads as well, whatever the model."""
 
 
 def value_of(group: Options | Mapping[str, Any], key: str) -> Any:
-    """Return a value of a group with a schema (a dataclass once it is validated) or without (a dictionary)."""
+    """Return a value of a group, which is a dataclass if it has a schema, and a dictionary if not."""
     return group.get(key) if isinstance(group, Mapping) else getattr(group, key, None)
 
 
@@ -23,7 +23,7 @@ def keys_read(model: ModelOptions | Mapping[str, Any]) -> list[str]:
         model: the group, as an object or as plain containers.
 
     Raises:
-        UsageError: it does not say so, or names another key.
+        UsageError: the group does not say which, or names a key that is not one of them.
     """
     known = (*MODEL_SCALARS, *MODEL_GROUPS)
     keys = value_of(model, "reads")
@@ -33,14 +33,14 @@ def keys_read(model: ModelOptions | Mapping[str, Any]) -> list[str]:
 
 
 def refuse_unread(model: ModelOptions | Mapping[str, Any], typed: Iterable[str]) -> None:
-    """Refuse a typed group that the model does not read; scalars may stand for the other models of a sweep.
+    """Refuse a typed group that the model does not read. Scalars are accepted: a sweep may have models that read them.
 
     Args:
         model: the group.
         typed: keys and groups of the overrides.
 
     Raises:
-        UsageError: the first such key.
+        UsageError: there is one; the message names the first.
     """
     keys = keys_read(model)
     target = str(value_of(model, "_target_"))
@@ -54,6 +54,6 @@ def refuse_unread(model: ModelOptions | Mapping[str, Any], typed: Iterable[str])
 
 
 def without_unread(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a plain configuration without what its model does not read: a run says only what it is made of."""
+    """Return a plain configuration without the keys that its model does not read."""
     kept = {*keys_read(config["model"]), ALWAYS_READ}
     return {key: value for key, value in config.items() if key in kept or key not in (*MODEL_SCALARS, *MODEL_GROUPS)}

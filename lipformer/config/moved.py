@@ -1,4 +1,4 @@
-"""Where the classes and functions that a ``_target_`` may name have moved to, one row each."""
+"""Classes and functions that a ``_target_`` may name and that have moved, one row each."""
 
 MOVED: dict[str, str] = {
     "lipformer.model.CharTransformer": "lipformer.models.transformer.CharTransformer",
@@ -11,4 +11,4 @@ MOVED: dict[str, str] = {
         for name in ("LayerNorm", "RMSNorm", "CenterNorm", "ActNorm", "NoNorm")
     },
 }
-"""``_target_`` as earlier versions wrote it -> the same today. Stored runs load by it; a new one is told of it."""
+"""``_target_`` in earlier versions -> ``_target_`` today. Stored runs are read by it; elsewhere the error names it."""

@@ -1,4 +1,4 @@
-"""Keys of the command line that have another name now: refused with the new one, never read as something else."""
+"""Keys of the command line that have a new name; the old one is refused with a message that gives the new one."""
 
 from collections.abc import Sequence
 
@@ -14,18 +14,18 @@ RENAMED: dict[str, dict[str, str]] = {
         "workspace.entity": "study.entity",
     },
 }
-"""Program -> its keys as version 0.1.0 wrote them, with the keys of today."""
+"""Program -> its keys in version 0.1.0 -> the same keys today."""
 
 
 def refuse_old_spellings(program: str, arguments: Sequence[str]) -> None:
-    """Refuse what a program read in version 0.1.0 and would not understand, or take for something else, now.
+    """Refuse arguments of version 0.1.0 that the program would not understand today, or would understand otherwise.
 
     Args:
         program: ``train`` or ``evaluate``.
-        arguments: as typed.
+        arguments: the arguments as typed.
 
     Raises:
-        UsageError: one of them is spelled as it was.
+        UsageError: there is one.
     """
     for argument in arguments:
         key, equals, value = argument.lstrip("+~").partition("=")

@@ -1,4 +1,4 @@
-"""Schemas made known to Hydra, and what it composed turned into checked dataclasses and plain containers."""
+"""The schemas that Hydra composes by, and the check of what it composed."""
 
 import re
 import secrets
@@ -73,22 +73,22 @@ SCHEMAS: dict[str, type] = {
 
 
 def register() -> None:
-    """Make known to Hydra: every schema as ``/schema/<path>``, and the resolvers that `conf/` uses."""
+    """Register every schema with Hydra, as ``/schema/<path>``, and the resolvers that `conf/` uses."""
     store = ConfigStore.instance()
     for path, node in SCHEMAS.items():
         group, _, name = f"schema/{path}".rpartition("/")
         store.store(group=group, name=name, node=node, provider="lipformer")
-    # An id keeps two runs that start in the same microsecond apart; cached, it is the same all through a run.
+    # The id tells apart two runs that start in the same microsecond; it is cached, so that a run has one id.
     OmegaConf.register_new_resolver("lipformer.id", lambda: secrets.token_hex(3), use_cache=True, replace=True)
     OmegaConf.register_new_resolver("lipformer.groups", list_groups, replace=True)
     OmegaConf.register_new_resolver("lipformer.options", list_options, replace=True)
 
 
 def choices_by_option(program: str) -> dict[str, list[str]]:
-    """Return the options that choices of the groups have, and of each the choices, all as they are typed.
+    """Return each option of the groups' choices with the choices that have it, as they are typed.
 
     Args:
-        program: ``train``, or ``evaluate``, which has the group of studies alone.
+        program: ``train``, or ``evaluate``, which has only the group of studies.
     """
     having: dict[str, list[str]] = {}
     for group in groups(program):
@@ -99,7 +99,7 @@ def choices_by_option(program: str) -> dict[str, list[str]]:
 
 
 def _options_of(file: Path) -> list[str]:
-    """Options of the schema that a shipped YAML names for itself, ``/schema/<path>@_here_`` among its defaults."""
+    """Return the options of the schema that a shipped YAML names in its defaults list, ``/schema/<path>@_here_``."""
     named = [str(default) for default in cast(DictConfig, OmegaConf.load(file)).get("defaults", [])]
     paths = [name.removeprefix("/schema/").removesuffix("@_here_") for name in named if name.endswith("@_here_")]
     return [option.name for path in paths for option in cast(type[Options], SCHEMAS[path]).stated()]
@@ -112,7 +112,7 @@ def validate(config: DictConfig) -> Any:
     """Return the configuration as its dataclass, every interpolation resolved and every range checked.
 
     Args:
-        config: what Hydra composed.
+        config: the configuration that Hydra composed.
 
     Returns:
         A `TrainConfig` or `EvaluateConfig`; groups without a schema stay dictionaries.
@@ -128,7 +128,7 @@ def validate(config: DictConfig) -> Any:
 
 
 def _refuse_unknown_keys(node: DictConfig, prefix: str) -> None:
-    """Hydra's ``+key=value`` adds to a typed node what its schema does not know, and nothing would ever read it."""
+    """Refuse keys that ``+key=value`` added to a node and that its schema does not have: nothing would read them."""
     schema = OmegaConf.get_type(node)
     known = [field.name for field in fields(schema)] if is_dataclass(schema) else list(map(str, node))
     for key in map(str, node):
@@ -141,9 +141,9 @@ def _refuse_unknown_keys(node: DictConfig, prefix: str) -> None:
 
 
 def _unset_keys(node: DictConfig | ListConfig, prefix: str) -> Iterator[str]:
-    """Yield the keys without a value, and those that ``~key`` took from a node whose schema has them.
+    """Yield the keys without a value, and those that ``~key`` removed although the schema has them.
 
-    `OmegaConf.missing_keys` follows interpolations, and fails on one that leads to such a key.
+    `OmegaConf.missing_keys` is no help: it follows interpolations, and fails on one that leads to a removed key.
     """
     schema = OmegaConf.get_type(node)
     if isinstance(node, ListConfig):
@@ -169,20 +169,20 @@ def _refuse_values_out_of_range(node: DictConfig, prefix: str) -> None:
     values = cast(dict[str, Any], OmegaConf.to_container(node, resolve=True))
     for name, value, wanted in schema.faults({stated.name: values[stated.name] for stated in schema.stated()}):
         key = f"{prefix}{name}"
-        source = _SCALAR.fullmatch(str(node._get_node(name)))  # what was typed is the scalar that the option takes
+        source = _SCALAR.fullmatch(str(node._get_node(name)))  # the user typed the scalar that the option is set from
         said = f"{source.group(1)}={value}: it must be {wanted} for {key}" if source else None
         raise UsageError(said or f"{key}={value}: it must be {wanted}")
 
 
 def to_plain(config: DictConfig) -> dict[str, Any]:
-    """Return the configuration as dictionaries, lists and scalars: what checkpoints and loggers can hold.
+    """Return the configuration as dictionaries, lists and scalars, which checkpoints and loggers can hold.
 
-    Without ``_partial_``, which a YAML of a user's own may have: it says what is done with every class.
+    ``_partial_``, which a YAML of a user's own may have, is left out: every class is treated as if it were set.
     """
     plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
     return {key: without_partial(node) for key, node in plain.items()}
 
 
 def without_partial(node: Any) -> Any:
-    """Return a group without Hydra's ``_partial_``; anything else as it is."""
+    """Return a group without Hydra's ``_partial_``, and anything else unchanged."""
     return {key: value for key, value in node.items() if key != "_partial_"} if isinstance(node, dict) else node

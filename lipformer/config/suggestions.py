@@ -1,11 +1,11 @@
-"""What a user may have meant by a word that is not known."""
+"""Suggestions for a word that is not known."""
 
 import difflib
 from collections.abc import Iterable
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean a or b?)``, or nothing where nothing is close."""
+    """Return `` (did you mean a or b?)``, or an empty string if no known word is close."""
     users = [name for name in known if not name.rpartition(".")[2].startswith("_")]  # _target_ is not for users
     known = [name for name in users if name != word]  # a group that exists, typed as if its choice could be changed
     lower = {name.lower(): name for name in reversed(known)}

@@ -1,4 +1,4 @@
-"""From a dotted name in a configuration to what it names; torch is imported only by what is named."""
+"""Import what a dotted name in a configuration names. Nothing else here imports torch."""
 
 import functools
 import importlib
@@ -11,7 +11,7 @@ from lipformer.errors import UsageError
 
 
 def locate(target: str, key: str) -> Any:
-    """Import what a ``_target_`` names.
+    """Import the object that a ``_target_`` names.
 
     Raises:
         UsageError: there is no such module or attribute.

@@ -14,7 +14,7 @@ NO_REGULARIZER = "lipformer.training.regularizers.no_regularizer"
 
 @dataclass
 class TrainConfig(ScalarOptions):
-    """Root of `conf/train.yaml`: the keys a user sweeps, and the groups."""
+    """Root of `conf/train.yaml`: the scalars and the groups."""
 
     task: Any = MISSING
     model: Any = MISSING

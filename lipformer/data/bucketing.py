@@ -64,7 +64,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
 
     @property
     def sampler(self) -> "TokenBudgetBatchSampler":
-        """Itself: Lightning calls ``set_epoch`` on ``batch_sampler.sampler`` and never on the batch sampler."""
+        """The sampler itself: Lightning calls ``set_epoch`` on ``batch_sampler.sampler`` only."""
         return self
 
     @property
@@ -75,12 +75,12 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         return 1 - float(ordered.sum() / positions)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch whose order the next iterators follow. Another epoch than before ends :meth:`skip`."""
+        """Set the epoch whose order the next iterators follow; another epoch than before cancels :meth:`skip`."""
         if epoch != self.epoch:
             self.epoch, self._skipped = epoch, 0
 
     def skip(self, batches: int) -> None:
-        """Leave out the first ``batches`` batches of the current epoch, and of no other, as consumed before.
+        """Leave out the first ``batches`` batches of the current epoch only, because they were trained on before.
 
         It holds for every iterator of this epoch, as a trainer may make one and throw it away.
         :meth:`__len__` stays the length of a whole epoch: Lightning counts the skipped batches as fetched.

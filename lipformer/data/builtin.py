@@ -1,4 +1,4 @@
-"""The text every Python carries: English sentences out of ``pydoc_data.topics``, for a run without a download."""
+"""English sentences from ``pydoc_data.topics``, which every Python has: a corpus that needs no download."""
 
 import hashlib
 import platform
@@ -11,7 +11,7 @@ from lipformer.data.corpus import Split
 from lipformer.errors import DataError
 
 SHORTEST, LONGEST = 20, 255
-"""Characters of a sentence that is kept: longer than a label, and with its end symbol no more than 256 tokens."""
+"""Fewest and most characters of a sentence: more than a label has; with its end symbol, at most 256 tokens."""
 
 _RARE = 10  # a character in fewer sentences than this might be missing from the training split
 _TYPOGRAPHIC = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "–": "-", "—": "-", "…": "..."})
@@ -31,7 +31,7 @@ class Builtin:
     Tables, grammars, code and headings are left out, and each sentence is kept once, so none stands in two
     splits. Of every ten sentences eight go to train, the ninth to valid, the tenth to test.
 
-    The reference is part of the interpreter and differs between its versions: figures are comparable only
+    The reference is part of the interpreter and differs between its versions: results are comparable only
     where :attr:`name`, which holds a fingerprint of the text, is the same.
     """
 
@@ -51,7 +51,7 @@ class Builtin:
         return [sentence for i, sentence in enumerate(self._sentences) if i % 10 in part]
 
     def source(self, split: Split, index: int | None = None) -> str:
-        """Say where a split, or one of its sentences, stands."""
+        """Return where a split, or one of its sentences, comes from, for messages."""
         return f"pydoc_data.topics, {split}" + ("" if index is None else f", sentence {index + 1}")
 
     @cached_property

@@ -8,7 +8,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 IGNORE = -100
-"""Target of a padded position, which is no outcome; ``cross_entropy`` ignores it by default."""
+"""Target of a padded position, where nothing is predicted; ``cross_entropy`` ignores it by default."""
 
 
 class Batch(NamedTuple):
@@ -18,7 +18,7 @@ class Batch(NamedTuple):
     """
 
     inputs: Int[Tensor, "B N"]
-    """The end symbol, then the characters; 0 in padded positions, which is also a character's id."""
+    """The end symbol, then the characters. Padded positions hold 0, which is also the id of a character."""
     targets: Int[Tensor, "B N"]
     """The characters, then the end symbol: what follows each input; :data:`IGNORE` in padded positions."""
     lengths: Int[Tensor, " B"]

@@ -1,4 +1,4 @@
-"""What a corpus is to the rest of the package: three splits of stripped lines, and where they come from."""
+"""The protocol of a corpus: three splits of stripped lines, and where they come from."""
 
 from typing import Literal, Protocol, runtime_checkable
 
@@ -15,7 +15,7 @@ class Corpus(Protocol):
 
     @property
     def name(self) -> str:
-        """Short name, the first word of the protocol's printed name. Says all that changes the text."""
+        """Short name, the first word of the protocol's printed name. It differs wherever the text does."""
         ...
 
     def lines(self, split: Split) -> list[str]:
@@ -27,5 +27,5 @@ class Corpus(Protocol):
         ...
 
     def source(self, split: Split, index: int | None = None) -> str:
-        """Say where a split (or its line ``index``, counted from 0 in :meth:`lines`) stands, for messages."""
+        """Return where a split (or its line ``index``, counted from 0 in :meth:`lines`) comes from, for messages."""
         ...

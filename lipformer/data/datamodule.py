@@ -27,12 +27,12 @@ _SPLITS_OF_STAGE: dict[str | None, tuple[Split, ...]] = {
 
 @dataclass(frozen=True)
 class _Part:
-    """A split as it is used."""
+    """A split, encoded and filtered."""
 
     sentences: Sentences
-    lines: int  # of the corpus, the dropped ones among them
-    replaced: int  # characters outside the vocabulary
-    end_id: int  # of the vocabulary it is encoded with
+    lines: int  # in the corpus, including those that were dropped
+    replaced: int  # number of characters outside the vocabulary
+    end_id: int  # id of the end symbol in the vocabulary it is encoded with
 
 
 class CharDataModule(LightningDataModule):
@@ -47,7 +47,7 @@ class CharDataModule(LightningDataModule):
         corpus: where the lines come from.
         context: most tokens the model can read, the end symbol counted.
         max_length, unknown, batch_tokens, num_workers: as in :class:`~lipformer.options.data.DataOptions`. The limit
-            on the length is part of :meth:`protocol`, as figures of a filtered split are not those of the whole.
+            on the length is part of :meth:`protocol`, because results on a filtered split are not those on the whole.
         seed: seed of the order of the training batches.
         vocabulary: the vocabulary of a trained model; None collects it from all training lines.
     """
@@ -114,7 +114,7 @@ class CharDataModule(LightningDataModule):
         return len(self._sampler("train"))
 
     def protocol(self, split: Split) -> str:
-        """Name what a figure on this split is a figure of: corpus, split, length limit, lines and tokens."""
+        """Return what a result on this split was measured on: corpus, split, length limit, lines and tokens."""
         part = self._part(split)
         kept = len(part.sentences)
         if self.max_length is None:
@@ -150,7 +150,7 @@ class CharDataModule(LightningDataModule):
         return asdict(_Start(epoch, batches, self.batches_per_epoch, self._batches_total()))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up the place of a checkpoint; Lightning calls this to test a checkpoint too, so train is not read."""
+        """Continue from the place in a checkpoint; train is not read: Lightning calls this before a test too."""
         self._start = _Start(**state_dict)
 
     def _position(self) -> tuple[int, int] | None:
@@ -242,7 +242,7 @@ class CharDataModule(LightningDataModule):
 
 @dataclass(frozen=True)
 class _Start:
-    """Where this fit began: the beginning, or a checkpoint's place."""
+    """Where this fit started: at the beginning, or at the place in a checkpoint."""
 
     epoch: int = 0
     batches: int = 0

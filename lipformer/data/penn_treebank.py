@@ -30,7 +30,7 @@ _FACTS: dict[str, _Facts] = {
     "test": _Facts(3_761, 442_423, "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0"),
 }
 _HUB_ID = "ptb-text-only/ptb_text_only"
-_HUB_REVISION = "refs/convert/parquet"  # the branch of tables; the dataset's own branch is a script, no longer run
+_HUB_REVISION = "refs/convert/parquet"  # the branch with tables; the main branch is a script, which is no longer run
 _HUB_SPLIT = {"train": "train", "valid": "validation", "test": "test"}
 _VARIABLE = "LIPFORMER_PTB_DIR"
 _LANDING = Path("data/ptb")
@@ -47,8 +47,8 @@ class PennTreebank:
 
     Args:
         dir, download, verify: as in :class:`~lipformer.options.data.PennTreebankOptions`. Where ``dir`` is given, no
-            other place is tried. Without ``verify`` the corpus calls itself ``ptb (unverified)``, as figures on another
-            text are no figures of the benchmark.
+            other place is tried. Without ``verify`` the corpus calls itself ``ptb (unverified)``, because results on
+            another text are not those of the benchmark.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class PennTreebank:
         return "ptb" if self.verify else "ptb (unverified)"
 
     def source(self, split: Split, index: int | None = None) -> str:
-        """Say which file, or the hub, a split was read from."""
+        """Return which file, or the hub, a split was read from, for messages."""
         return self._found.get(split, f"ptb {split}") + ("" if index is None else f", line {index + 1}")
 
     def lines(self, split: Split) -> list[str]:
@@ -88,7 +88,7 @@ class PennTreebank:
         else:
             self._found[split] = f"Hugging Face {_HUB_ID} ({_HUB_SPLIT[split]})"
             lines = self._from_hub(split)
-        # The last newline of the character form is itself followed by a space: a blank line that is none.
+        # The last newline of the character form is itself followed by a space, a blank line that is not text.
         lines = [stripped for line in lines if (stripped := line.strip())]
         if self.verify:
             _check(lines, _FACTS[split], self._found[split])

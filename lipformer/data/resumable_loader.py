@@ -13,7 +13,7 @@ from lipformer.data.sentences import Sentences
 
 
 class ResumableLoader(DataLoader[Tensor]):
-    """Batches of a :class:`TokenBudgetBatchSampler`, from the place that ``position`` names.
+    """Batches of a :class:`TokenBudgetBatchSampler`, starting at the place that ``position`` returns.
 
     The place is asked for at the moment an iterator is made, and the sampler fixes the order at that moment
     too. Worker processes that fetch ahead, and a trainer that tells the epoch only after making the iterator
@@ -21,8 +21,8 @@ class ResumableLoader(DataLoader[Tensor]):
 
     Args:
         batch_sampler: gives the rows of each batch; it is told the epoch and what to skip.
-        position: returns (epoch, batches of it already consumed), or None where nobody counts. Without it, and
-            where nobody counts, the sampler's own epoch holds.
+        position: returns (epoch, batches of it already consumed), or None if there is no trainer to count
+            them. Without it, or without a trainer, the sampler's own epoch is used.
         options: further arguments of ``DataLoader``.
     """
 
@@ -50,7 +50,7 @@ class ResumableLoader(DataLoader[Tensor]):
         return super().__iter__()
 
     def gather(self, numbers: Iterable[int]) -> Batch:
-        """Return a batch of the sentences of these numbers, wherever training stands."""
+        """Return a batch of the sentences with these numbers, independently of where training stands."""
         return self.collate_fn([self.dataset[number] for number in numbers])
 
     # Lightning takes a loader with these two for one that can resume, and warns of any other. The position

@@ -69,7 +69,9 @@ class TextFiles:
         return [text for _, text in kept]
 
     def source(self, split: Split, index: int | None = None) -> str:
-        """Name the file of a split, once it is read with the number of its blank lines, or a line of it."""
+        """Return the file of a split, or the place of one of its lines, for messages.
+
+        Once the split has been read, the file is followed by the number of its blank lines."""
         path = self._path(split)
         if index is not None:
             return f"{path}, line {self._numbers[split][index]}"

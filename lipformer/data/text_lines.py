@@ -7,11 +7,11 @@ from lipformer.errors import DataError
 
 
 def read_lines(path: Path, key: str) -> list[str]:
-    r"""Return the lines of a text file, as they are, without their ends.
+    r"""Return the lines of a text file, unchanged except that their line ends are removed.
 
     A line ends at ``\n``, ``\r\n`` or ``\r`` and at nothing else: ``str.splitlines`` would also cut at a form
-    feed or at U+2028, which are characters of the text. A byte order mark is no character and is left out.
-    The end of the last line opens no further line.
+    feed or at U+2028, which are characters of the text. A byte order mark is not part of the text and
+    is left out. The end of the last line does not start another line.
 
     Args:
         path: the file; a relative path counts from the folder the process was launched in.

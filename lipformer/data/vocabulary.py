@@ -14,10 +14,10 @@ class Vocabulary:
     """The distinct characters of the training text, in the order of their code points, and one end symbol.
 
     Ids ``0 .. K-1`` are the characters, id ``K`` is the end symbol. It is predicted after the last character
-    and is also what the first character is predicted from. Padding has no id: it is no outcome, so it has no
-    probability.
+    and is also what the first character is predicted from. Padding has no id: it is never
+    predicted, so it has no probability.
 
-    A character is one Unicode code point, as it stands in the text: nothing is normalised, lowered or merged.
+    A character is one Unicode code point, exactly as in the text: nothing is normalised, lowercased or merged.
 
     Args:
         characters: the K characters, each once, in increasing order of their code points.
@@ -40,7 +40,7 @@ class Vocabulary:
 
     @classmethod
     def from_lines(cls, lines: Iterable[str]) -> "Vocabulary":
-        """Collect the characters of ``lines``, which are to be the training lines and no others.
+        """Collect the characters of ``lines``, which must be the training lines only.
 
         Raises:
             DataError: the lines hold no character.
@@ -110,7 +110,7 @@ class Vocabulary:
         return sum(character not in self._ids for character in line)
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids. End symbols are left out wherever they stand, at the front too.
+        """Return the text of ids. End symbols are left out wherever they occur, including the first position.
 
         Raises:
             ValueError: an id is neither a character nor the end symbol, e.g. padding.

@@ -1,9 +1,9 @@
-"""What can be set, stated once: the type, default, range and meaning of every option.
+"""All options: the type, default, range and meaning of each, stated once.
 
-A dataclass for each kind of part, free of torch and Hydra. The constructor of a part takes its defaults from there
-(``columns: int = TiedL2Options.columns``) and checks by it; `lipformer.config` hands the same dataclasses to Hydra as
-schemas, so that ``conf/*.yaml`` states only the class and what differs from it, and checks by them before torch is
-imported.
+Each kind of part has a dataclass here, free of torch and Hydra. The constructor of a part takes its defaults from the
+dataclass (``columns: int = TiedL2Options.columns``) and checks its arguments by it. `lipformer.config` gives the same
+dataclasses to Hydra as schemas, so that a file of ``conf/`` states only the class and the values that differ from the
+defaults, and checks a configuration by them before torch is imported.
 """
 
 from lipformer.options.option import REQUIRED, Options, PartOptions, option

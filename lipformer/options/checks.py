@@ -1,4 +1,4 @@
-"""What the value of an option must be, and how that is said where it is not."""
+"""Checks of the values of options, and the words in which a wrong value is refused."""
 
 import math
 import operator
@@ -12,8 +12,8 @@ class Check:
     """A range of values.
 
     Attributes:
-        holds: whether a value is in it; a value of another type may raise `TypeError` or `ValueError`.
-        wanted: what a value must be, after "it must be".
+        holds: returns whether a value is in the range; a value of another type may raise `TypeError` or `ValueError`.
+        wanted: what a value must be, to be read after "it must be".
     """
 
     holds: Callable[[Any], bool]
@@ -54,12 +54,12 @@ def number(
 
 
 def thread_count() -> Check:
-    """A number of CPU threads; torch crashes where the system cannot make them."""
+    """A number of CPU threads; torch crashes if the system cannot start that many."""
     return number(at_least=1, at_most=4096)
 
 
 def one_of(*choices: str) -> Check:
-    """One of a few words."""
+    """A value out of a few words."""
     return Check(lambda value: isinstance(value, str) and value in choices, f"one of {', '.join(choices)}")
 
 
@@ -71,5 +71,5 @@ def norm_name() -> Check:
 
 
 def or_null(check: Check, meaning: str = "") -> Check:
-    """What another check wants, or null (``None``), which stands `meaning`: "for no limit"."""
+    """A value of another check, or null (``None``); `meaning` says what null stands for, such as "for no limit"."""
     return Check(lambda value: value is None or check(value), f"{check.wanted}, or null {meaning}".rstrip())

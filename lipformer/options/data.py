@@ -1,4 +1,4 @@
-"""Options of the corpora and of the loader that they share."""
+"""Options of the corpora, and of the loader, which is the same for all of them."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Options of evaluate.py that stand at the root of its configuration, and of how sentences are written."""
+"""Options at the root of the configuration of evaluate.py, and options of the generation of text."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +13,9 @@ def _is_length(value: Any) -> bool:
 
 @dataclass
 class GenerateOptions(Options):
-    """How sentences are written, instead of an evaluation."""
+    """Options of the generation of text, which takes the place of an evaluation."""
 
-    samples: int = option(0, "sentences to write, instead of the figures", number(at_least=0))
+    samples: int = option(0, "sentences to write, instead of an evaluation", number(at_least=0))
     prompt: str = option("", "how each begins")
     temperature: float = option(0.8, "0 takes the likeliest character each time", number(at_least=0))
     top_k: int | None = option(
@@ -32,7 +32,7 @@ class GenerateOptions(Options):
 
 @dataclass
 class EvaluateOptions(Options):
-    """Keys that stand beside the study."""
+    """Keys at the root, beside the group ``study``."""
 
     checkpoint: str | None = option(None, "a run folder, or a .ckpt file")
     which: str = option("best", "where checkpoint is a run folder", one_of("best", "last"))

@@ -1,4 +1,4 @@
-"""Options of the models, and of what they are trained for."""
+"""Options of the models and of the tasks they are trained for."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""An option, and the dataclass that holds those of a kind."""
+"""Options as fields of a dataclass, each with its meaning and its check."""
 
 import functools
 import numbers
@@ -9,11 +9,11 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 from lipformer.options.checks import Check
 
 REQUIRED: Any = "???"
-"""Instead of a default: the option has to be given. (Hydra's mark for it.)"""
+"""In place of a default: the option must be given. (It is Hydra's mark of a missing value.)"""
 
 
 class Fault(NamedTuple):
-    """An option whose value is out of its range, and what it must be."""
+    """An option, its value, which is out of range, and what it must be."""
 
     option: str
     value: Any
@@ -21,12 +21,12 @@ class Fault(NamedTuple):
 
 
 def option(default: Any, meaning: str, check: Check | None = None) -> Any:
-    """State an option: a field of an `Options` dataclass, whose annotation is its type.
+    """Return a field of an `Options` dataclass; its annotation is the type of the option.
 
     Args:
-        default: of the constructor and of the command line; `REQUIRED` for none.
-        meaning: one clause, with the unit and with what null or false stands for.
-        check: its range; None where its type says it all.
+        default: the default of the constructor and of the command line; `REQUIRED` for none.
+        meaning: one clause, with the unit, and with what null or false stands for.
+        check: the range; None if the type is enough.
     """
     metadata = {"meaning": meaning, "check": check}
     if isinstance(default, list):
@@ -36,21 +36,21 @@ def option(default: Any, meaning: str, check: Check | None = None) -> Any:
 
 @dataclass
 class Options:
-    """Options of a kind of part, each a field made by `option`."""
+    """Base of the options of one kind of part; each option is a field made by `option`."""
 
     @classmethod
     def check(cls, **values: Any) -> None:
-        """Refuse values of some of the options.
+        """Check the values of some of the options.
 
         Raises:
-            ValueError: one is out of its range; the message names it, its value and what it must be.
+            ValueError: a value is out of its range; the message names it, its value and what it must be.
         """
         for name, value, wanted in cls.faults(values):
             raise ValueError(f"{name}={value}: it must be {wanted}")
 
     @classmethod
     def faults(cls, values: Mapping[str, Any]) -> Iterator[Fault]:
-        """Yield what is wrong with `values`, of all options or of some; a range over two options extends it."""
+        """Yield the faults in `values`, of all options or of some; subclasses add checks that need two options."""
         stated = {stated.name: stated for stated in cls.stated()}
         for name, value in values.items():
             check = stated[name].metadata["check"]
@@ -61,12 +61,12 @@ class Options:
 
     @classmethod
     def stated(cls) -> list[Field]:
-        """The options, in order: the fields made by `option`; others are Hydra's, or groups."""
+        """Return the fields made by `option`, in order; other fields are Hydra's, or groups."""
         return [stated for stated in fields(cls) if "meaning" in stated.metadata]
 
     @classmethod
     def defaults(cls) -> dict[str, Any]:
-        """The default of each option; `REQUIRED` where there is none."""
+        """Return the default of each option, or `REQUIRED`."""
         return {
             stated.name: stated.default if stated.default_factory is MISSING else stated.default_factory()
             for stated in cls.stated()
@@ -74,7 +74,7 @@ class Options:
 
     @classmethod
     def meanings(cls) -> dict[str, str]:
-        """What each option means, and its range."""
+        """Return the meaning of each option, with its range."""
         return {
             stated.name: stated.metadata["meaning"]
             + (f" [{stated.metadata['check'].wanted}]" if stated.metadata["check"] else "")

@@ -1,4 +1,4 @@
-"""The scalars at the root of a training's configuration: the keys a user sweeps."""
+"""The scalars at the root of the configuration of train.py: the keys that users sweep."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from lipformer.options.option import Options, option
 
 @dataclass
 class ScalarOptions(Options):
-    """Keys that stand beside the groups."""
+    """Keys at the root, beside the groups."""
 
     name: str = option("default", "of the folder under runs/")
     depth: int = option(4, "blocks, or layers of an LSTM", number(at_least=1))

@@ -13,7 +13,7 @@ class StudyOptions(PartOptions):
 
     Attributes:
         choice: what is typed after ``study=``.
-        of_a_run: whether it reads ``checkpoint``, which is refused otherwise.
+        of_a_run: whether the study reads ``checkpoint``, which is refused otherwise.
     """
 
     choice: ClassVar[str]
@@ -22,7 +22,7 @@ class StudyOptions(PartOptions):
 
 @dataclass
 class ScoreOptions(StudyOptions):
-    """Options of `score`: none, as all that it reads stands at the root."""
+    """Options of `score`: none, because all that it reads is at the root."""
 
     choice = "score"
     of_a_run = True

@@ -1,4 +1,4 @@
-"""How long to train, on what, and how often to look."""
+"""Options of the trainer: how long to train, on which device, and how often to validate and log."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ def _limit() -> Check:
 
 
 def _devices() -> Check:
-    """What Lightning refuses once the text has been read, some of it by errors of Python's."""
+    """Check the devices here: Lightning does so only after the text was read, and in part by errors of Python's."""
 
     def holds(devices: Any) -> bool:
         if isinstance(devices, list):
@@ -44,7 +44,7 @@ class TrainerOptions(Options):
     val_every_steps: int = option(
         250, "optimizer steps between validations; the last step has one in any case", number(at_least=1)
     )
-    log_every_steps: int = option(20, "optimizer steps between rows of training figures", number(at_least=1))
+    log_every_steps: int = option(20, "optimizer steps between rows of training metrics", number(at_least=1))
     deterministic: bool = option(False, "true: only operations that give the same bits each time")
     compile: bool = option(False, "true: torch.compile the model; a minute at the start; wants regularizer=none")
     progress: str = option(
@@ -54,7 +54,7 @@ class TrainerOptions(Options):
 
     @classmethod
     def faults(cls, values: Mapping[str, Any]) -> Iterator[Fault]:
-        """Also: one of the two limits has to be set."""
+        """Check as well that one of the two limits is set."""
         yield from super().faults(values)
         if values.get("max_steps") == values.get("max_epochs") == -1:
             yield Fault("max_steps", -1, "at least 1 where trainer.max_epochs=-1, or training never ends")

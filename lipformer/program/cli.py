@@ -1,8 +1,8 @@
 """The two programs, from the command line to the exit code.
 
-Hydra composes the configuration, this file turns what can go wrong into one line and the right exit code, and only
-then are torch and Lightning imported. Exit codes: 0 finished, 1 error, 2 usage or configuration, 3 diverged,
-130 interrupted; 129, 138 and 143 terminated by HUP, USR1 and TERM.
+Hydra composes the configuration, and errors in it are reported in one line, before torch and Lightning are imported.
+Exit codes: 0 finished, 1 error, 2 usage or configuration, 3 diverged, 130 interrupted; 129, 138 and 143 terminated by
+HUP, USR1 and TERM.
 """
 
 import os
@@ -32,23 +32,23 @@ FULL_ERROR = "HYDRA_FULL_ERROR"
 
 
 def train() -> None:
-    """Entry point of ``train.py``: compose, train, leave with the outcome's exit code."""
+    """Entry point of ``train.py``: compose, train, and exit with the code of the outcome."""
     _run("train", _train)
 
 
 def evaluate() -> None:
-    """Entry point of ``evaluate.py``: compose, evaluate, leave with the outcome's exit code."""
+    """Entry point of ``evaluate.py``: compose, evaluate, and exit with the code of the outcome."""
     _run("evaluate", _evaluate)
 
 
 def _train(config: DictConfig, folder: Path) -> float | None:
-    settings = validate(config) if config.resume is None else None  # a continued run brings its own values
+    settings = validate(config) if config.resume is None else None  # a continued run has its own values
     if settings is not None:
         refuse_unread(settings.model, typed_keys(HydraConfig.get()))
     devices = config.trainer.devices
     one_device = len(devices) == 1 if OmegaConf.is_list(devices) else devices in (1, "1")
     if HydraConfig.get().mode == RunMode.MULTIRUN and not one_device:
-        # Each rank would start the whole sweep again beside this one.
+        # Each rank would start the whole sweep again.
         raise UsageError(f"trainer.devices={devices} does not go with -m: sweep with trainer.devices=1")
     claim_folder(folder)
     plain: dict[str, Any] = {}
@@ -90,8 +90,8 @@ def _evaluate(config: DictConfig, folder: Path) -> float | None:
 def _run(config_name: str, job: Callable[[DictConfig, Path], float | None]) -> None:
     """Run `job` under Hydra and exit.
 
-    A job's exception becomes an `Outcome` before Hydra sees it: Hydra would print lines of its own, and a sweep
-    could not tell a diverged job from a failed one.
+    The exception of a job is turned into an `Outcome` before Hydra sees it: Hydra would print lines of its own, and a
+    sweep could not tell a diverged job from a failed one.
     """
     register()
     try:
@@ -100,22 +100,22 @@ def _run(config_name: str, job: Callable[[DictConfig, Path], float | None]) -> N
         _print_error(str(error))
         sys.exit(error.exit_code)
     _refuse_unknown_flags(sys.argv[1:])
-    for flag in {"-m", "--multirun"}.intersection(sys.argv):  # wherever it is typed; Hydra takes it first only
+    for flag in {"-m", "--multirun"}.intersection(sys.argv):  # Hydra accepts it only as the first argument
         sys.argv.remove(flag)
         sys.argv.insert(1, flag)
     outcomes: list[Outcome] = []
-    # Hydra formats errors itself unless told not to; they are ours to explain.
+    # Without this Hydra would print its errors itself; we explain them.
     full_error = os.environ.get(FULL_ERROR) == "1"
     os.environ[FULL_ERROR] = "1"
 
     def task(config: DictConfig) -> float:
         folder = Path(HydraConfig.get().runtime.output_dir)
-        os.environ[FULL_ERROR] = str(int(full_error))  # what the user wants of the processes of a distributed run too
+        os.environ[FULL_ERROR] = str(int(full_error))  # the processes of a distributed run inherit what the user set
         outcome = _attempt(job, config, folder, full_error)
         os.environ[FULL_ERROR] = "1"
         outcomes.append(outcome)
         if outcome.status in ("interrupted", "terminated"):
-            _leave(outcome)  # a SystemExit also calls off the remaining jobs of a sweep
+            _leave(outcome)  # a SystemExit also cancels the remaining jobs of a sweep
         return outcome.objective
 
     try:
@@ -127,19 +127,20 @@ def _run(config_name: str, job: Callable[[DictConfig, Path], float | None]) -> N
             traceback.print_exc()
         _print_error(explain(error, config_name))
         sys.exit(2)
-    if outcomes:  # none after --help and --cfg; a sweep has left with its report's code
+    if outcomes:  # none after --help and --cfg; a sweep has exited with the code of its report
         _leave(outcomes[-1])
 
 
 def _leave(outcome: Outcome) -> NoReturn:
-    """End the process with the outcome's exit code."""
+    """Exit with the code of the outcome."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except OSError:  # nobody reads it any more: Python's own flush would make the exit code 120
+        except OSError:  # the pipe is closed: Python's own flush at exit would make the code 120
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
     stopped = outcome.status in ("interrupted", "terminated")
-    # All processes of a training stop together; a code from another than the first would let Lightning kill that one.
+    # The processes of a training stop together; if another than the first exited with a code, Lightning would kill
+    # that.
     sys.exit(0 if stopped and local_rank() > 0 else outcome.exit_code)
 
 
@@ -155,9 +156,9 @@ def _attempt(
         if full_error:
             traceback.print_exc()
         _print_error(outcome.reason)
-    if not any(folder.iterdir()):  # refused before it began
+    if not any(folder.iterdir()):  # it was refused before it started
         if HydraConfig.get().mode == RunMode.MULTIRUN:
-            outcome.write(folder)  # the sweep's table reads it
+            outcome.write(folder)  # for the table of the sweep
         else:
             folder.rmdir()
     return outcome

@@ -1,4 +1,4 @@
-"""The table at the end of a sweep: one line a job, whatever became of it."""
+"""The table at the end of a sweep: one line for each job, however it ended."""
 
 import sys
 from collections.abc import Sequence
@@ -25,10 +25,10 @@ NEVER_ENDED = Outcome("failed", 1, f"it left no {layout.STATUS}: it was killed, 
 
 
 class SweepReport(Callback):
-    """Prints the jobs of a sweep, gathers their claims, ends the process with 1 if one failed, else 3 if diverged."""
+    """Prints the jobs of a sweep, collects their claims, and exits with 1 if a job failed, else 3 if one diverged."""
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse a folder in use: no job would write into it, and the report would be of the sweep before."""
+        """Refuse a sweep folder that is not empty: no job would run, and the report would be of an earlier sweep."""
         folder = Path(config.hydra.sweep.dir)
         if folder.is_dir() and any(folder.iterdir()):
             line = f"error: the sweep folder {folder} is not empty: choose another with hydra.sweep.dir=<folder>"
@@ -36,16 +36,16 @@ class SweepReport(Callback):
             sys.exit(2)
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """Leave the job's overrides in its folder, whatever became of it, for the report to read."""
+        """Write the overrides of the job into its folder, however it ended, for the report."""
         if config.hydra.mode == RunMode.MULTIRUN:
             folder = Path(config.hydra.runtime.output_dir)
             overrides = OmegaConf.create(list(job_return.overrides or []))
             replace_text(folder / layout.OVERRIDES, OmegaConf.to_yaml(overrides))
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Read every job's ``status.json`` and report."""
+        """Read the ``status.json`` of every job and report."""
         jobs = list_jobs(Path(config.hydra.sweep.dir))
-        # In a file or a pipe a line is as long as it needs to be: a folded path cannot be searched for.
+        # In a file or a pipe lines are not folded: a folded path cannot be searched for.
         Console(width=None if sys.stdout.isatty() else WIDE).print(sweep_table(jobs))
         _gather_claims(Path(config.hydra.sweep.dir), jobs)
         statuses = {job.outcome.status for job in jobs}
@@ -60,10 +60,10 @@ class Job:
     """A job of a sweep.
 
     Attributes:
-        name: of its folder.
-        overrides: what it was given.
+        name: name of its folder.
+        overrides: its overrides, as they were typed.
         outcome: how it ended.
-        task: what it was for.
+        task: the task of its run.
     """
 
     name: str
@@ -73,7 +73,7 @@ class Job:
 
 
 def _gather_claims(sweep: Path, jobs: Sequence[Job]) -> None:
-    """Write ``claims.html`` of the jobs that tested claims, where there are some."""
+    """Write ``claims.html`` for the jobs that tested claims, if there are any."""
     studies = [(_study_name(job), sweep / job.name) for job in jobs]
     studies = [(name, folder) for name, folder in studies if (folder / layout.CLAIMS).is_file()]
     if studies:
@@ -98,7 +98,7 @@ def list_jobs(sweep: Path) -> list[Job]:
 
 
 def sweep_table(jobs: list[Job]) -> Table:
-    """Lay the jobs out with the overrides in which they differ, the best one of each task marked."""
+    """Return a table of the jobs with the overrides in which they differ; the best job of each task is marked."""
     objectives = list(dict.fromkeys(job.task.objective for job in jobs)) or [LANGUAGE.objective]
     caption = "; ".join(f"{objective.unit}: {objective.long}" for objective in objectives)
     table = Table(title="Sweep", caption=f"{caption}; of a training, the best on valid")

@@ -1,4 +1,4 @@
-"""Hydra's composition errors, as one line that names the remedy."""
+"""Explain the errors of Hydra's composition in one line that names the remedy."""
 
 import re
 
@@ -16,7 +16,7 @@ def explain(error: BaseException, config_name: str) -> str:
     """Return one line that says what is wrong on the command line and what to type instead.
 
     Args:
-        error: what Hydra raised while it composed.
+        error: the exception that Hydra raised.
         config_name: ``train`` or ``evaluate``.
     """
     text = " ".join(str(error).split()).split(" See https://hydra.cc")[0].split(" Config search path")[0]
@@ -56,7 +56,7 @@ def _nearest(key: str, config_name: str) -> str:
     if key in RENAMED[config_name]:
         return f": it is written {RENAMED[config_name][key]} now"
     having = choices_by_option(config_name)
-    if key in having:  # of another choice of the group than the one that was taken
+    if key in having:  # an option of another choice of the group
         return f": it is an option of {', '.join(having[key])}"
     if near := suggest(key, [*_keys_of(config_name), *having]):
         return near

@@ -1,4 +1,4 @@
-"""In what the configurations of runs differ."""
+"""The keys in which the configurations of runs differ."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,10 +7,10 @@ from lipformer.runs.record import RunRecord
 
 
 def config_differences(records: Sequence[RunRecord]) -> dict[str, list[str]]:
-    """Return the keys of the configurations that differ, flat, with a value for each run.
+    """Return the dotted keys in which the configurations differ, with the value of each run.
 
-    A value is spelled as in YAML; ``""`` where the run lacks the key. Keys of the root stand first, then what was
-    chosen of each group, then its options. A key that only repeats one of the root, as ``optimizer.lr`` repeats ``lr``,
+    A value is spelled as in YAML; it is ``""`` if the run does not have the key. Keys of the root come first, then the
+    choices of the groups, then their options. A key that repeats one of the root, as ``optimizer.lr`` repeats ``lr``,
     is left out.
     """
     flat = [flat_config(record.config) for record in records]

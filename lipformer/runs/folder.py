@@ -1,4 +1,4 @@
-"""The run folder: claimed once, logged into, and closed with a status that says how the run ended."""
+"""The run folder: it belongs to one run, holds its log, and is closed with the status of the run."""
 
 import contextlib
 import json
@@ -21,34 +21,34 @@ log = logging.getLogger(__name__)
 
 
 def local_rank() -> int:
-    """Return this process's number among those of a distributed run on this machine; 0 where there is one.
+    """Return the number of this process among those of a distributed run on this machine; 0 if it is the only one.
 
-    Lightning starts the others by the command line of the first, in the same folder: they leave it alone.
+    Lightning starts the others by the command line of the first, with the same folder; they do not write into it.
     """
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
 def claim_folder(folder: Path) -> None:
-    """Make `folder` the home of one run.
+    """Claim a folder for a run.
 
     Raises:
-        UsageError: it holds something already; a run never writes over another.
+        UsageError: the folder is not empty; a run never writes over another.
     """
     if local_rank() == 0 and any(folder.iterdir()):
         raise UsageError(f"the run folder {folder} is not empty: choose another with hydra.run.dir=<folder>")
 
 
 def write_metrics(folder: Path, metrics: dict[str, Any]) -> None:
-    """Write ``metrics.json``: flat names, one value each; null for what is not finite, which JSON cannot say."""
+    """Write ``metrics.json``, one value for each metric; values that are not finite become null, as JSON has none."""
     if local_rank() == 0:
         finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in metrics.items()}
         replace_text(folder / layout.METRICS_JSON, json.dumps(finite, indent=2) + "\n")
 
 
 def _close(folder: Path, outcome: Outcome, closed: Callable[[], None] | None) -> None:
-    """Write how the job ended, make of the folder what is to be made of it, and unlock it.
+    """Write the status of the job, call `closed`, and release the lock.
 
-    Where the status cannot be written, the lock stays: then a reader is told that the process is gone.
+    If the status cannot be written, the lock stays, and tells a reader that the process has gone.
     """
     try:
         outcome.write(folder)
@@ -73,13 +73,17 @@ def _close(folder: Path, outcome: Outcome, closed: Callable[[], None] | None) ->
 
 @contextlib.contextmanager
 def recorded(folder: Path, name: str, closed: Callable[[], None] | None = None) -> Iterator[Outcome]:
-    """Log the job into ``<folder>/<name>.log``, its traceback too, and close the folder with ``status.json``.
+    """Record a job in its folder: its log, with the traceback of an error, and at its end ``status.json``.
 
-    What is to be made of the closed folder, `closed` makes; interrupted in it, a job that had finished has not.
+    Everything that is logged goes to ``<folder>/<name>.log``; the lines of lipformer itself go to the terminal as well.
+    While the job runs, the folder is locked and its status is ``running``. Signals end the job by an exception
+    (`lipformer.system.signals`), so that the folder is closed in that case too.
 
-    Everything logged goes to the file; lipformer's own lines go to the terminal as well. Signals end the job by an
-    exception (`lipformer.system.signals`), so that the folder is closed then too; until then it is locked, and its
-    status is ``running``.
+    Args:
+        folder: the run folder.
+        name: the name of the log, without suffix.
+        closed: called after the status was written, such as to draw a report. If it is interrupted, the status of a
+            finished job becomes that of an interrupted one.
 
     Raises:
         UsageError: another process has locked the folder.
@@ -98,7 +102,7 @@ def recorded(folder: Path, name: str, closed: Callable[[], None] | None = None) 
     root.handlers[:] = [file, terminal]
     root.setLevel(logging.INFO)
     logging.captureWarnings(True)
-    raising, logging.raiseExceptions = logging.raiseExceptions, False  # a closed pipe costs lines, not the job
+    raising, logging.raiseExceptions = logging.raiseExceptions, False  # a closed pipe loses lines, not the job
     outcome = Outcome()
     try:
         with ending_signals:
@@ -115,5 +119,5 @@ def recorded(folder: Path, name: str, closed: Callable[[], None] | None = None) 
         logging.captureWarnings(False)
         logging.raiseExceptions = raising
         root.handlers[:], root.level = before
-        with contextlib.suppress(OSError):  # a full disk costs lines too
+        with contextlib.suppress(OSError):  # a full disk loses lines as well
             file.close()

@@ -1,4 +1,4 @@
-"""The lock of a run folder: which process the run is, so that a reader can tell whether it still goes."""
+"""The lock of a run folder: it names the process of the run, so that a reader can tell whether it is running."""
 
 import json
 import os
@@ -17,14 +17,14 @@ BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Process:
-    """A process, told from every other there is or was.
+    """What identifies a process among all that run or ran on any machine.
 
     Attributes:
-        pid: its id, which another process may get after it.
-        host: name of the machine.
-        boot: id of the machine's start, where the system has one; ids of processes begin anew with it.
-        space: within which `pid` counts: a container has a space of its own. Empty where the system has none.
-        started: when the process began, as the system counts it.
+        pid: its id, which the system may give to another process later.
+        host: the name of the machine.
+        boot: the id of the last start of the machine, if the system has one; process ids start again with it.
+        space: the namespace of `pid`, which a container has of its own; empty if the system has none.
+        started: the time at which the process started, in the system's units.
     """
 
     pid: int
@@ -34,7 +34,7 @@ class Process:
     started: str
 
     def is_alive(self) -> bool | None:
-        """Whether the process still goes; None where that cannot be known from here."""
+        """Return whether the process is running; None if that cannot be known on this machine."""
         here = this_process()
         if self.host != here.host:
             return None
@@ -50,7 +50,7 @@ class Process:
 
 
 def this_process() -> Process:
-    """Return what tells this process from all others."""
+    """Return the identity of this process."""
     boot = BOOT.read_text().strip() if BOOT.is_file() else ""
     try:
         space = os.readlink("/proc/self/ns/pid")
@@ -60,10 +60,10 @@ def this_process() -> Process:
 
 
 def take_lock(folder: Path) -> None:
-    """Make this process the one whose run `folder` holds.
+    """Lock `folder` for the run of this process.
 
     Raises:
-        UsageError: another process has been faster.
+        UsageError: another process has locked it.
         WriteError: the file cannot be written.
     """
     file = folder / LOCK
@@ -77,12 +77,12 @@ def take_lock(folder: Path) -> None:
 
 
 def release_lock(folder: Path) -> None:
-    """Give up the lock, once ``status.json`` says how the run ended."""
+    """Release the lock, after the final ``status.json`` was written."""
     (folder / LOCK).unlink(missing_ok=True)
 
 
 def lock_holder(folder: Path) -> Process | None:
-    """Return the process that has, or had when it died, the lock of a run folder; None where there is none."""
+    """Return the process that holds the lock of a run folder, or held it when it was killed; None if there is none."""
     try:
         told: Any = json.loads((folder / LOCK).read_text(encoding="utf-8"))
         fields = {name: told[name] for name in Process.__annotations__}
@@ -93,9 +93,9 @@ def lock_holder(folder: Path) -> Process | None:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Whether a process is there and another user's: a system may show each user their own alone (``hidepid``)."""
+    """Return whether a process is running but hidden: a system may show each user only their own (``hidepid``)."""
     try:
-        os.kill(pid, 0)  # sends nothing
+        os.kill(pid, 0)  # signal 0 only checks that the process exists
     except PermissionError:
         return True
     except (OSError, OverflowError):
@@ -104,9 +104,9 @@ def _is_hidden(pid: int) -> bool:
 
 
 def _started(pid: int) -> str:
-    """When a process began; empty where there is none with this id, and for one that has ended but is not forgotten."""
+    """Return when a process started; empty if there is none with this id, or only a zombie."""
     try:
-        # The name of the program, in parentheses, may hold anything.
+        # The name of the program, in parentheses, may contain any character.
         state, *fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
         return "" if state in "ZX" else fields[18]
     except (OSError, ValueError, IndexError):

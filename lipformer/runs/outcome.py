@@ -1,4 +1,4 @@
-"""How a job ended, or that it is running: what ``status.json`` says."""
+"""The status of a job, which ``status.json`` holds."""
 
 import json
 import math
@@ -15,15 +15,16 @@ from lipformer.system.signals import EXIT_CODES, Terminated
 
 @dataclass
 class Outcome:
-    """How a job ended.
+    """How a job ended, or that it is running.
 
     Attributes:
         status: ``running``, ``finished``, ``diverged``, ``failed``, ``interrupted`` (Ctrl-C), ``terminated`` (by
-            another signal), or ``killed``: its process is gone, and left no other status.
-        exit_code: of the process, were this its only job; None where it is not known: running, or killed.
-        reason: one line; empty where the job finished.
-        best: best value of the task's objective on valid, such as nats per character; of an evaluation its figure;
-            None where it was not reached.
+            another signal), or ``killed``: its process has gone and left no other status.
+        exit_code: the exit code of a process with this job alone; None if it is not known, of a job that is running or
+            was killed.
+        reason: one line; empty if the job finished.
+        best: of a training, the best value of the task's objective on valid, such as nats per character; of an
+            evaluation, the value on its split; None if there is none.
     """
 
     status: str = "finished"
@@ -49,7 +50,7 @@ class Outcome:
 
     @property
     def objective(self) -> float:
-        """What a sweeper minimises: a diverged job is the worst there is, a failed one has no value."""
+        """The value that a sweeper minimises: infinity if the job diverged, nan if it did not finish."""
         if self.status == "diverged":
             return math.inf
         return math.nan if self.best is None or self.status != "finished" else self.best
@@ -57,7 +58,7 @@ class Outcome:
     def write(self, folder: Path) -> None:
         """Write ``status.json``.
 
-        A disk that has no room for a new file has some for the old one, which said that the run goes.
+        If the disk has no room for a new file, the old one is overwritten in its place.
 
         Raises:
             WriteError: it can be written in neither way.
@@ -74,11 +75,14 @@ class Outcome:
 
 
 def read_outcome(folder: Path) -> Outcome | None:
-    """Return how a run ended, or that it still goes, or that it was killed.
+    """Return the outcome of the run in a folder, or that it is running or was killed.
 
-    Its ``status.json`` cannot say that it was killed; its lock says which process it is, and whether that one still
-    goes is known on the machine it is on. None where there is no ``status.json``, or it is broken: the run did not
-    begin, or is of version 0.1.0, which wrote it at the end.
+    A run that is killed cannot write so into ``status.json``. Its lock names its process, and on the same machine it
+    can be found out whether that process is running.
+
+    Returns:
+        The outcome; None if there is no ``status.json``, or it is broken: the run did not start, or is one of version
+        0.1.0, which wrote it at its end.
     """
     outcome = _read_status(folder)
     if outcome is None or outcome.status != "running":
@@ -87,7 +91,7 @@ def read_outcome(folder: Path) -> Outcome | None:
     if process is None or process.is_alive() is not False:
         outcome.reason = str(process or "")
         return outcome
-    outcome = _read_status(folder)  # it may have ended while we looked
+    outcome = _read_status(folder)  # it may have ended in the meantime
     if outcome is not None and outcome.status == "running":
         outcome.status, outcome.reason = "killed", f"{process} is gone and left no other status"
     return outcome

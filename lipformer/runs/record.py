@@ -1,4 +1,4 @@
-"""What a run folder tells once the run has ended, or while it still goes: read into plain data, without torch."""
+"""Read a run folder into plain data, without torch, while the run goes on or after it has ended."""
 
 import glob
 import os
@@ -19,19 +19,19 @@ from lipformer.runs.plain_files import read_config, read_json
 from lipformer.tasks import Task, task_of
 
 LARGEST = 2**53
-"""Step and number of tokens at the most: a float counts no further. Others are not known."""
+"""The largest step or number of tokens that a float counts exactly; larger ones are taken as unknown."""
 DATED = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d_\d+-(\w+)(-sweep)?")
-"""Names that folders get by default: their date tells a reader nothing, their id does."""
+"""Default names of folders; of these a reader is shown the id, not the date."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One metric over a run, in the rows in which it stands.
+    """One metric over the course of a run, in the rows that have it.
 
     Attributes:
         steps: (rows,), as in the column ``step``, never falling.
-        tokens: (rows,), seen up to each step; between two rows that say it, interpolated.
-        values: (rows,), inf and nan among them.
+        tokens: (rows,), tokens seen up to each step, interpolated between the rows that have it.
+        values: (rows,), which may be inf or nan.
     """
 
     steps: np.ndarray
@@ -41,13 +41,13 @@ class Series:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """All that a run folder says in files of text.
+    """The contents of a run folder that are text.
 
     Attributes:
-        folder: where it was read.
-        config: ``config.yaml``; empty where it cannot be read, as the next ones.
-        outcome: how it ended, or that it goes (`read_outcome`); None where the folder does not say.
-        metrics: ``metrics.json``, flat names.
+        folder: the run folder.
+        config: ``config.yaml``; empty if it cannot be read, like the following ones.
+        outcome: how the run ended, or that it is running (`read_outcome`); None if the folder does not say.
+        metrics: ``metrics.json``.
         series: the columns of ``metrics.csv``.
         samples: ``samples.json``, or None.
         certificate: ``certificate.json``, or None.
@@ -63,25 +63,25 @@ class RunRecord:
 
     @property
     def task(self) -> Task:
-        """What it was trained for, which names its metrics."""
+        """The task of the run, which names its metrics."""
         return task_of(self.config)
 
     @property
     def status(self) -> str:
-        """Of the run, as `Outcome` has it; ``running`` where the folder does not say."""
+        """The status of the run, as in `Outcome`; ``running`` if the folder does not say."""
         return self.outcome.status if self.outcome else "running"
 
 
 def read_record(folder: Path) -> RunRecord:
-    """Read a run folder, whatever state it is in.
+    """Read a run folder, whatever its state.
 
-    A run that still goes, one killed in the middle of a row, and one of a version without some of the files are read
-    as far as they go; what is missing or broken is left out.
+    A run that is running, that was killed within a row, or that is of a version without some of the files is read as
+    far as possible; what is missing or broken is left out. Metrics of version 0.1.0 get their names of today.
 
     Raises:
         UsageError: there is no such folder.
     """
-    if not os.path.isdir(folder):  # unlike is_dir, no error where it may not be asked
+    if not os.path.isdir(folder):  # unlike is_dir, this is no error if access is denied
         raise UsageError(f"{folder}: no such run folder")
     config = read_config(folder / layout.CONFIG)
     name = named_today if is_of_first_version(config) else str
@@ -97,12 +97,12 @@ def read_record(folder: Path) -> RunRecord:
 
 
 def tasks_of(records: Sequence[RunRecord]) -> list[Task]:
-    """Return what the runs were trained for, each task once."""
+    """Return the tasks of the runs, each once."""
     return list(dict.fromkeys(record.task for record in records))
 
 
 def read_series(file: Path) -> dict[str, Series]:
-    """Read ``metrics.csv`` by columns; empty where there is no such file, or no whole row in it."""
+    """Read the columns of ``metrics.csv``; empty if there is no such file, or no complete row in it."""
     header, rows = read_table(file)
     cells = np.full((len(rows), len(header)), np.nan)
     stands = np.zeros(cells.shape, bool)
@@ -114,7 +114,7 @@ def read_series(file: Path) -> dict[str, Series]:
     if STEP not in columns:
         return {}
     steps = cells[:, columns[STEP]]
-    known = np.flatnonzero(np.abs(steps) <= LARGEST)  # nan is not
+    known = np.flatnonzero(np.abs(steps) <= LARGEST)  # false for nan
     order = known[np.argsort(steps[known], kind="stable")]
     steps, cells, stands = steps[order], cells[order], stands[order]
     tokens = _tokens(steps, cells[:, columns[TOKENS]]) if TOKENS in columns else np.full(len(steps), np.nan)
@@ -128,11 +128,11 @@ def read_series(file: Path) -> dict[str, Series]:
 def find_runs(pattern: str) -> list[Path]:
     """Return the run folders, those with ``config.yaml`` and ``metrics.csv``, that a glob names, sorted.
 
-    A sweep's folder stands for those of its jobs. A folder that symbolic links make known by several names is there
-    once; one that may not be read is not there.
+    The folder of a sweep stands for those of its jobs. A folder that has several names by symbolic links is returned
+    once; one that may not be read is left out.
 
     Args:
-        pattern: as the shell's, ``**`` for any depth.
+        pattern: a glob as in the shell, with ``**`` for any depth.
 
     Raises:
         UsageError: there is none.
@@ -154,8 +154,8 @@ def find_runs(pattern: str) -> list[Path]:
 def name_runs(records: Sequence[RunRecord]) -> list[str]:
     """Return a short name for each run, no two the same.
 
-    That of its folder, with as many folders above as it takes to tell it from the others; of a folder named by date,
-    the name of the configuration and the id; of a job in the folder of a sweep so named, those and its number.
+    It is the name of its folder, with as many parent folders as it takes to tell it from the others. For a folder named
+    by date it is the ``name`` of the configuration and the id; for a job of a sweep, these and the number of the job.
     """
     paths = [record.folder.absolute().parts for record in records]
     names: list[str] = []
@@ -169,17 +169,19 @@ def name_runs(records: Sequence[RunRecord]) -> list[str]:
             names.append(f"{record.config.get('name', 'run')} {match[1]}/{path[-1]}")
         else:
             names.append("/".join(path[-count:]))
-    names = [name.encode(errors="replace").decode() for name in names]  # a folder's need not be text
+    names = [
+        name.encode(errors="replace").decode() for name in names
+    ]  # a folder's name may hold bytes that are no text
     twice = {name for name in names if names.count(name) > 1}
     return [f"{name} ({number})" if name in twice else name for number, name in enumerate(names, start=1)]
 
 
 def _tokens(steps: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-    """Tokens seen at each row; rows of a validation do not say it, but those of training around them do."""
+    """Return the tokens seen at each row; where a row does not have them, they are interpolated."""
     known = np.abs(tokens) <= LARGEST
     if not known.any():
         return np.full(len(steps), np.nan)
-    # Before the first step, which has number 0, no token was seen.
+    # Before the first step, which is number 0, no token was seen.
     return np.interp(steps, np.concatenate([[-1.0], steps[known]]), np.concatenate([[0.0], tokens[known]]))
 
 
@@ -191,7 +193,7 @@ def _number(cell: str) -> tuple[bool, float]:
 
 
 def is_of_first_version(config: Mapping[str, Any]) -> bool:
-    """Whether a run's configuration is one of version 0.1.0, which had no group ``model``."""
+    """Return whether a configuration is one of version 0.1.0, which had no group ``model``."""
     return bool(config) and "model" not in config
 
 

@@ -1,7 +1,7 @@
-"""Files that are there whole or as they were: atomic replacement, and errors that name the file.
+"""Atomic replacement of files, and errors that name the file.
 
-A process that is killed while it writes, a machine that loses power and a disk that fills leave the file that was there
-before. So does a temporary folder on another file system, because the new content is written beside its place.
+If the process is killed while it writes, the machine loses power or the disk is full, the old file remains, unchanged.
+The new content is written beside the old file, so it also works where the temporary folder is on another file system.
 """
 
 import contextlib
@@ -15,22 +15,22 @@ from typing import IO, Any
 from lipformer.errors import LipformerError, WriteError
 
 NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno.EBADF}
-"""What systems answer that cannot flush a folder to the disk."""
+"""Error numbers of systems that cannot flush a folder to the disk."""
 
 
 @contextlib.contextmanager
 def replacing(file: Path, mode: str = "wb", *, previous: Path | None = None, **options: Any) -> Iterator[IO[Any]]:
-    """Open a file beside `file` to be written, and put it in the place of `file` when the block has ended.
+    """Open a temporary file beside `file` for writing, and replace `file` by it when the block ends.
 
-    The content is on the disk before it gets its name. Where the block or the writing fails, `file` stays as it was,
-    and nothing else is left.
+    The content is flushed to the disk before it gets its name. If the block or the writing fails, `file` is unchanged
+    and the temporary file is removed.
 
     Args:
-        file: to be replaced, or made; its folder must exist.
-        mode: of the new file, ``"wb"`` or ``"w"``.
-        previous: the name that the replaced file gets; None to drop it. `file` is there all the time, unless the file
-            system has no hard links.
-        options: of `open`: ``encoding``, ``errors``, ``newline``.
+        file: the file to replace or create; its folder must exist.
+        mode: mode of the new file, ``"wb"`` or ``"w"``.
+        previous: the name under which the old file is kept; None to discard it. `file` exists at every moment, unless
+            the file system has no hard links.
+        options: further options of `open`: ``encoding``, ``errors``, ``newline``.
 
     Raises:
         WriteError: the file cannot be written.
@@ -53,7 +53,7 @@ def replacing(file: Path, mode: str = "wb", *, previous: Path | None = None, **o
 
 
 def _keep(file: Path, previous: Path) -> None:
-    """Give the content of `file` the name `previous` too; without hard links, that name alone. No file is no error."""
+    """Make `previous` a second name of `file`, or rename `file` if there are no hard links, if `file` exists."""
     link = previous.with_name(f".{previous.name}.{os.getpid()}.part")
     with contextlib.suppress(FileNotFoundError):
         try:
@@ -71,9 +71,9 @@ def replace_text(file: Path, text: str, errors: str = "strict") -> None:
     """Replace the content of `file` by `text`, in UTF-8, as `replacing` does.
 
     Args:
-        file: to be replaced, or made.
+        file: the file to replace or create.
         text: the new content.
-        errors: what becomes of characters that UTF-8 does not have, as in `str.encode`.
+        errors: what to do with characters that UTF-8 cannot encode, as in `str.encode`.
 
     Raises:
         WriteError: the file cannot be written.
@@ -84,14 +84,14 @@ def replace_text(file: Path, text: str, errors: str = "strict") -> None:
 
 @contextlib.contextmanager
 def naming(file: Path) -> Iterator[None]:
-    """Turn the system's errors in the block into a `WriteError` of `file`: a full disk does not say by itself where.
+    """Turn system errors in the block into a `WriteError` that names `file`, which the error of a full disk does not.
 
-    torch reports an error of the file it writes to as another one, which came about while the first was handled.
+    torch hides the system error of a file behind another one, which has it as its cause or context.
 
     Raises:
-        WriteError: the block raised an `OSError`, or an error with one behind it.
+        WriteError: the block raised an `OSError`, or an error caused by one.
     """
-    handled = sys.exception()  # if the block runs because of an error, that one is not of the file
+    handled = sys.exception()  # an error that is being handled already is not one of this file
     try:
         yield
     except LipformerError:
@@ -111,7 +111,7 @@ def _remedy(error: OSError) -> str:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Flush a folder's names to the disk, where the system can."""
+    """Flush the entries of a folder to the disk, if the system can."""
     try:
         number = os.open(folder, os.O_RDONLY)
         try:

@@ -1,7 +1,7 @@
-"""The signals by which a system ends a job: TERM, HUP (a terminal that is closed) and USR1 (a cluster's last warning).
+"""The signals by which a system ends a job: TERM, HUP (the terminal was closed) and USR1 (a cluster's last warning).
 
-They are answered by `Terminated`: at once, or, while a training goes, at the end of its step. A handler that is not
-the default one stays: ``nohup`` ignores HUP, and launchers of clusters have handlers of their own.
+Each of them raises `Terminated`: at once or, during a training, at the end of the current step. A handler other than
+the default one is kept: ``nohup`` ignores HUP, and cluster launchers install handlers of their own.
 """
 
 import contextlib
@@ -15,16 +15,16 @@ from types import FrameType
 log = logging.getLogger(__name__)
 
 EXIT_CODES = {"SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 138}
-"""Of the process that one of them ends; the shell's 128 + number, as numbered on Linux."""
+"""Exit code of a process that a signal ended: 128 + the number of the signal on Linux, as shells have it."""
 ENDING = tuple(getattr(signal, name) for name in EXIT_CODES if hasattr(signal, name))
-"""Those of them that this system has."""
+"""The ending signals that this system has."""
 
 
 class Terminated(SystemExit):
     """A signal asked the job to end.
 
     Attributes:
-        name: of the signal, such as ``SIGTERM``.
+        name: the name of the signal, such as ``SIGTERM``.
         code: exit code of the process.
     """
 
@@ -37,13 +37,13 @@ class Terminated(SystemExit):
 
 
 class SignalWatch:
-    """Answers the signals of `ENDING` while it is entered.
+    """Context in which the signals of `ENDING` raise `Terminated`.
 
-    The first one raises `Terminated`, at once or, in `deferred`, when `check` is called; further ones change nothing:
-    shells and clusters send them twice, and the job is ending.
+    The first signal raises it at once or, inside `deferred`, when `check` is called. Further ones are ignored: shells
+    and clusters often send them twice, and the job is ending already.
 
     Attributes:
-        received: number of the first signal; 0 before.
+        received: number of the first signal; 0 if there was none.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class SignalWatch:
 
     def __enter__(self) -> "SignalWatch":
         self.received, self._raised, self._process = 0, False, os.getpid()
-        if threading.current_thread() is threading.main_thread():  # no other thread can
+        if threading.current_thread() is threading.main_thread():  # only the main thread can set handlers
             for number in ENDING:
                 if signal.getsignal(number) is signal.SIG_DFL:
                     self._before[number] = signal.SIG_DFL
@@ -78,7 +78,7 @@ class SignalWatch:
                 self.check()
 
     def check(self, received: int | None = None) -> None:
-        """Raise `Terminated` if there was a signal, the first time it is asked.
+        """Raise `Terminated` if there was a signal; only the first call does.
 
         Args:
             received: number of a signal that another process has received; None for this process's own.
@@ -90,9 +90,10 @@ class SignalWatch:
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Let a signal wait for `check` while the block runs; one that still waits at its end is raised then.
+        """Delay a signal that arrives in the block until `check` is called, or until the block ends.
 
-        One that came before is raised at once: its first exception was swallowed, as an import or a destructor does.
+        A signal that came before the block raises at once: its first exception was swallowed, as an import or a
+        destructor can do.
         """
         if self.received:
             raise Terminated(self.received)
@@ -105,17 +106,17 @@ class SignalWatch:
 
 
 ending_signals = SignalWatch()
-"""Of this process: entered by the job that it runs, asked by the job's training between two steps."""
+"""The watch of this process: the job enters it, and its training calls `check` between two steps."""
 
 
 def leave_signals_to_parent(worker: int) -> None:
-    """Let a process that prepares batches outlive signals to its whole group: the parent's step still needs its batch.
+    """Ignore HUP, USR1 and Ctrl-C in a process that prepares batches: the step of its parent still needs its batch.
 
-    It ends with its parent, which torch's worker watches. TERM stays torch's: by it the parent ends a worker, and waits
-    for it without a limit. For ``DataLoader(worker_init_fn=)``.
+    For ``DataLoader(worker_init_fn=)``. The worker ends when its parent does, which torch checks. TERM is left to
+    torch: the parent ends its workers by it and waits for them without a limit.
 
     Args:
-        worker: its number.
+        worker: number of the worker.
     """
     for number in {*ENDING, signal.SIGINT} - {signal.SIGTERM}:
         signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""How tables look in the terminal, and in the file or pipe that stands for one."""
+"""Tables and progress bars in the terminal, or in a file or pipe that the output goes to."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -11,9 +11,9 @@ from rich.progress import Progress
 T = TypeVar("T")
 
 WIDE = 10_000
-"""Columns where the output is no terminal: as many as a line needs, since a folded path cannot be searched for."""
+"""Width in columns if the output is not a terminal: no line is folded, because a folded path cannot be searched for."""
 BAD = "bold red"
-"""Style of what a reader is to notice: a run that did not end well, a number that is not finite."""
+"""Style of what a reader should notice: a run that did not end well, a number that is not finite."""
 STATUS_STYLES = {
     "running": "blue",
     "finished": "green",
@@ -27,17 +27,17 @@ STATUS_STYLES = {
 
 
 def wide_console() -> Console:
-    """Return a console as wide as the terminal; `WIDE` where there is none."""
+    """Return a console as wide as the terminal, or `WIDE` if there is none."""
     return Console(width=None if sys.stdout.isatty() else WIDE)
 
 
 def tracked(items: Iterable[T], doing: str, show_progress: bool) -> Iterator[T]:
-    """Pass the items on, beside a bar in the terminal if it is to be shown.
+    """Yield the items, with a progress bar in the terminal.
 
     Args:
-        items: of a sized one the number is shown.
+        items: the items; the bar shows their number if it is known.
         doing: what is done with them, for the reader.
-        show_progress: draw the bar.
+        show_progress: whether to show the bar.
     """
     with Progress(transient=True) if show_progress else nullcontext() as progress:
         yield from progress.track(items, description=doing) if progress else items
