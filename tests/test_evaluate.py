@@ -29,8 +29,8 @@ from lipformer.options.evaluate import GenerateOptions
 from lipformer.options.study import ScoreOptions
 from lipformer.program import cli
 from lipformer.runs.outcome import read_outcome
-from lipformer.studies.measured import measure
-from lipformer.studies.opening import choose_device, open_split
+from lipformer.studies.evaluation import measure
+from lipformer.studies.loading import choose_device, open_split
 
 CPU = torch.device("cpu")
 

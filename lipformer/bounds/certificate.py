@@ -21,7 +21,7 @@ NOTE = (
     "or bfloat16 forward pass comes on top"
 )
 ROUNDING = 2.0**-40
-"""Allowance in the totals for the float64 rounding within each row's norms, which is of the order of 2^-50."""
+"""Factor in the totals that allows for the float64 rounding of the norms in each row, which is about 2^-50."""
 NOT_FINITE = "weights are not finite"
 Role = Literal["trunk", "unembedding", "part"]
 
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Certificate:
-    """What is certain about a model.
+    """Upper bounds on the Lipschitz constants of a model and its layers.
 
     Attributes:
         rows: the layers, in the order in which they are applied.
@@ -83,9 +83,9 @@ def certify(model: nn.Module, p: Norm | str = "mixed", length: int | None = None
               \mathrm{Lip}_p(\text{logits}) \le \mathrm{Lip}_p(\text{unembedding})\, \mathrm{Lip}_p(\text{trunk})
 
     over the residuals of all blocks and the final normalisation. Embedded tokens are those that enter the first block;
-    to add a position changes no distance. Each layer answers for itself (``lipschitz_bound``), from the weights that
-    its forward pass uses, in float64, with exact norms or such from above. It is the function of eval mode that is
-    certified, also of a model in train mode, which stays in it.
+    to add a position changes no distance. Each layer gives its own bound (``lipschitz_bound``), from the weights that
+    its forward pass uses, in float64, with norms that are exact or upper bounds. The function that is
+    certified is that of eval mode; a model in train mode stays in it.
 
     The bounds are those of real arithmetic. A forward pass in float32 adds rounding errors (relative size about 1e-6;
     in bfloat16 1e-2) that no Lipschitz constant covers.
@@ -127,7 +127,7 @@ def certify(model: nn.Module, p: Norm | str = "mixed", length: int | None = None
 
 
 def _rows(places: list[Place], p: Norm, length: int) -> list[Row]:
-    """A row for each layer of the trunk, and below a residual's those of its branch and normalisation."""
+    """Return a row for each layer of the trunk, each residual followed by its branch and normalisation."""
     rows: list[Row] = []
     bounded = False
     for place in places:
@@ -148,7 +148,7 @@ def _row(place: Place, role: Role, p: Norm, length: int) -> Row:
 
 
 def _answer(module: nn.Module, p: Norm, length: int) -> tuple[float, str]:
-    """A module's bound and caveat, never nan."""
+    """Return the bound and the caveat of a module; the bound is never nan."""
     if not all(weight.isfinite().all() for weight in module.parameters()):
         return math.inf, NOT_FINITE
     if isinstance(module, Lipschitz):
@@ -165,9 +165,9 @@ def _answer(module: nn.Module, p: Norm, length: int) -> tuple[float, str]:
 
 
 def _total(rows: list[Row]) -> float:
-    """The product of the rows that are not parts of others, with the allowance for their rounding."""
+    """Return the product of the rows that are not parts of others, with the allowance for their rounding."""
     if any(row.caveat == NOT_FINITE for row in rows):
-        return math.inf  # a zero elsewhere does not make nan a constant
+        return math.inf  # 0 times nan must not become 0
     bounds = [row.bound for row in rows if row.role != "part"]
     return float(compose(*bounds, 1 + len(bounds) * ROUNDING))
 
@@ -182,4 +182,4 @@ TORCH_BOUNDS: dict[type[nn.Module], Callable[[Any, Norm], Bound]] = {
     nn.Dropout: lambda module, p: 1.0,  # in eval mode
     nn.ReLU: lambda module, p: theorems.activation_bound("relu"),
 }
-"""Modules of torch itself that have a constant, so that a model's own parts need not be wrapped for it."""
+"""Modules of torch with a known constant, so that a model can use them without a wrapper."""

@@ -1,4 +1,4 @@
-r"""How far embedded tokens may move before a prediction changes: at least so far, and at most.
+r"""Radii of embedded tokens within which predictions do not change: certified from below, attacked from above.
 
 Legend: z_a the logits of a token, w_a the rows of the linear unembedding, a the predicted symbol, b any other; L the
 Lipschitz constant of the trunk in the norm p; p' the norm dual to a token's, 1 for p = inf, else 2.
@@ -15,7 +15,7 @@ from lipformer.functional.sequence_norms import steepest_point
 from lipformer.functional.spectral import Norm, parse_norm
 
 ROUNDING = 2.0**-30
-"""What each margin is lessened by, relative to the token's largest logit: room for the float64 forward pass.
+"""Subtracted from each margin, relative to the token's largest logit, to allow for rounding in the forward pass.
 
 An assumption, not a theorem: forward passes in float32, whose unit is 2^29 times as large, err by about 1e-6 to 1e-5 of
 the largest logit, those in float64 by that much less.
@@ -64,7 +64,7 @@ def certified_radii(
     radii = radii.scatter(-1, best, math.inf).amin(-1)
     if math.isinf(lipschitz):
         return torch.zeros_like(radii)
-    return torch.where(radii > 0, radii / lipschitz, 0.0)  # a constant trunk's are infinite
+    return torch.where(radii > 0, radii / lipschitz, 0.0)  # those of a constant trunk are infinite
 
 
 def attacked_radii(

@@ -1,1 +1,1 @@
-"""Pure maths without parameters: attention scores, fused attention, operator norms."""
+"""Pure mathematics without parameters: attention scores, fused attention, operator norms."""

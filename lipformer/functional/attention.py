@@ -23,7 +23,7 @@ def dot_product_scores(
 def l2_scores(
     query: Float[Tensor, "*batch N d"], key: Float[Tensor, "*batch N d"], s: float
 ) -> Float[Tensor, "*batch N N"]:
-    r"""Negative squared distances up to a constant of each row, which softmax does not see.
+    r"""Negative squared distances, up to a constant in each row, which softmax ignores.
 
     .. math:: L_{ij} = \frac{2\, q_i \cdot k_j - \|k_j\|^2}{s} = -\frac{\|q_i - k_j\|^2}{s} + \frac{\|q_i\|^2}{s} .
 
@@ -44,7 +44,7 @@ def l2_scores(
 def penalise_distance(
     scores: Float[Tensor, "*batch H N N"], slope: Float[Tensor, " H"]
 ) -> Float[Tensor, "*batch H N N"]:
-    r"""Scores minus :math:`m_h |i - j|`: the further a token, the less it counts.
+    r"""Subtract :math:`m_h |i - j|` from the scores, so that a token counts less the further away it is.
 
     References: Press, Smith, Lewis 2022 (ALiBi), arXiv 2108.12409; under L2 attention it also lowers the Lipschitz
     constant (`theorems.local_mass`).
@@ -55,10 +55,10 @@ def penalise_distance(
 
 
 def masked_softmax(scores: Float[Tensor, "*batch N N"], causal: bool) -> Float[Tensor, "*batch N N"]:
-    """Softmax over keys, each token seeing itself and, if causal, only what came before.
+    """Softmax over keys; if causal, a token attends only to itself and to earlier tokens.
 
-    The diagonal is never masked: without it no row could be empty-safe, and L2 attention would not be
-    Lipschitz (a token's distance to itself, zero, is what keeps the mean distance of a row bounded).
+    The diagonal is never masked. Otherwise a row could be empty, and L2 attention would not be Lipschitz: a token's
+    distance to itself, which is zero, keeps the mean distance of a row bounded.
     """
     if causal:
         tokens = scores.shape[-1]

@@ -28,7 +28,7 @@ def attend(
     fused: bool,
     slope: Float[Tensor, " H"] | None = None,
 ) -> Float[Tensor, "*batch N D"]:
-    """Attend.
+    """Apply factored L2 attention.
 
     Args:
         x: tokens.
@@ -37,10 +37,11 @@ def attend(
         out: O, in ``nn.Linear`` layout.
         log_temperature: logarithms of the tau_h.
         causal: whether token i sees only tokens 0..i, or all.
-        fused: by ``scaled_dot_product_attention``; else explicitly, differentiable to any order.
+        fused: whether to use ``scaled_dot_product_attention``; the explicit form is differentiable to any order.
         slope: m_h, of a penalty of m_h (i - j) on the scores of past tokens; with ``causal`` only.
     """
-    # The temperature goes into the queries and out of the values, which are the queries again.
+    # The queries are multiplied by the root of the temperature; the values, which are the queries too, are divided by
+    # it.
     root = root_temperature(log_temperature)
     value_map = value_map / root
     weight = (query.mT * root).flatten(0, 1).to(query.dtype)
@@ -60,12 +61,12 @@ def factored_scores(
 ) -> Float[Tensor, "*batch H N N"]:
     """Scores before the mask, up to a constant of each row; arguments as in :func:`attend`."""
     weight = (query.mT * root_temperature(log_temperature)).flatten(0, 1).to(query.dtype)
-    origin = x[..., :1, :].detach()  # distances do not depend on it, their rounding does
+    origin = x[..., :1, :].detach()  # distances do not depend on the origin, but their rounding does
     queries = split_heads(linear(x - origin, weight), query.shape[0])
     scores = l2_scores(queries, queries, 1.0)
     return scores if slope is None else penalise_distance(scores, slope)
 
 
 def root_temperature(log_temperature: Float[Tensor, " H"]) -> Float[Tensor, "H 1 1"]:
-    """Roots of the temperatures, which stay between e^-40 and e^40: finite, and so are their inverses."""
+    """Return the roots of the temperatures, clamped to [e^-40, e^40] so that they and their inverses are finite."""
     return (at_least_float32(log_temperature).clamp(-40, 40) / 2).exp()[:, None, None]

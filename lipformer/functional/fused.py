@@ -9,8 +9,8 @@ A constant added to a row of scores cancels in the softmax, so with :math:`\tild
 The values are the queries: with V_h = q M_h the rest of the layer is P (q M_h) W^O_h = (P q) N_h,
 N_h = M_h W^O_h, so one product with the stacked N_h does the work of the value and output projections.
 
-Queries and keys are projected from differences to the first token, which distances do not notice but rounding
-does; values are not, since a mean of such differences would cancel in turn. In half precision the norms are
+Queries and keys are projected from differences to the first token: distances are the same, and their rounding is
+smaller. Values are not, because a mean of such differences would cancel in turn. In half precision the norms are
 those of the *rounded* keys, computed in float32 and stored as a sum of two columns: the result is then exact
 L2 attention of slightly perturbed tokens, and each token stays nearest to itself.
 
@@ -53,7 +53,7 @@ def fused_tied_l2(
     References: Kim et al. 2021, sec. 3, arXiv 2006.04710; the folding is ours (docs/mathematics.md, 5).
     """
     heads, d, _ = head_outputs.shape
-    origin = x[..., :1, :].detach()  # any constant gives the same scores, so no gradient passes through this one
+    origin = x[..., :1, :].detach()  # any constant gives the same scores, so its gradient is zero
     queries = _padded_projection(x - origin, query_weight, heads)
     bias = None if slope is None else _position_bias(queries, slope * (s / 2))
     keys = _NormColumns.apply(queries, None, bias, d)
@@ -103,12 +103,12 @@ def _padded_projection(x: Tensor, weight: Tensor, heads: int) -> Tensor:
 
 
 def _round_up(columns: int, device_type: str) -> int:
-    """The CUDA kernels want multiples of 8 and would otherwise copy; the CPU's is fastest without padding."""
+    """Round up to a multiple of 8 on CUDA, whose kernels would copy otherwise; the CPU is fastest without padding."""
     return -(-columns // 8) * 8 if device_type == "cuda" else columns
 
 
 def _norm_columns(dtype: torch.dtype) -> int:
-    """Columns that hold a squared norm: half precision needs a high and a low part."""
+    """Return the number of columns for a squared norm: half precision needs two, a high and a low part."""
     return 2 if dtype in HALF else 1
 
 
@@ -169,7 +169,7 @@ def _shift(queries: Tensor, first_query: Tensor) -> Tensor:
 
 
 def _attend(queries: Tensor, keys: Tensor, values: Tensor, head_outputs: Tensor, s: float, causal: bool) -> Tensor:
-    """Attend, then send each head's mix of values through its N_h; the extra columns meet zeros."""
+    """Attend, then multiply what each head gathered by its N_h, which is zero for the extra columns."""
     queries, keys, values = (tokens.transpose(-3, -2) for tokens in (queries, keys, values))
     mixed = F.scaled_dot_product_attention(queries, keys, values, is_causal=causal, scale=2 / s)
     stacked = F.pad(head_outputs, (0, 0, 0, values.shape[-1] - head_outputs.shape[1])).flatten(0, 1)

@@ -31,7 +31,7 @@ FEATURES: dict[str, Callable[[Tensor], Tensor]] = {"elu": elu_features, "relu": 
 def kernel_weights(
     query: Float[Tensor, "*batch N f"], key: Float[Tensor, "*batch N f"], *, eps: float, causal: bool
 ) -> Float[Tensor, "*batch N N"]:
-    """P from features of queries and keys, as a matrix; each row sums to less than one, a dead one to zero."""
+    """Return P from features of queries and keys; each row sums to less than one, one without features to zero."""
     with torch.autocast(query.device.type, enabled=False):
         scores = at_least_float32(query) @ at_least_float32(key).mT
         scores = scores.tril() if causal else scores

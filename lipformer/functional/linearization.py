@@ -8,11 +8,11 @@ from torch import Tensor
 
 
 class Linearization:
-    r"""The derivative J of ``function`` at ``x``: J v and J' u for as many v and u as wanted.
+    r"""The Jacobian J of ``function`` at ``x``, for any number of products J v and J' u.
 
-    ``function`` is called once, so that what it draws at random (dropout) is the same in all products. J v is the
-    derivative of w -> J' w, which is linear: it takes two backward passes, and forward-mode derivatives of no
-    operation.
+    ``function`` is called once, so that its random numbers (dropout) are the same in all products. J v is the
+    derivative of the linear map w -> J' w: it takes two backward passes, and needs no operation to have a forward-mode
+    derivative.
 
     Args:
         function: one tensor to one tensor, whose elements b of the first dimension do not influence each other;
@@ -26,7 +26,7 @@ class Linearization:
     def __init__(self, function: Callable[[Tensor], Tensor], x: Float[Tensor, "B *shape"]):
         self.x = x if x.requires_grad else x.detach().requires_grad_()
         self.y = function(self.x)
-        if not self.y.requires_grad:  # it does not depend on x at all: J = 0, which autograd would refuse to say
+        if not self.y.requires_grad:  # y does not depend on x: J = 0, for which autograd would raise
             self.y = self.y + 0 * self.x.sum()
         self._w = torch.zeros_like(self.y, requires_grad=True)
         (self._pulled,) = torch.autograd.grad(self.y, self.x, self._w, create_graph=True, materialize_grads=True)

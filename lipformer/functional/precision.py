@@ -1,4 +1,4 @@
-"""What half precision and autocast must not touch."""
+"""Computation in float32 at least, under half precision and autocast."""
 
 import torch
 import torch.nn.functional as F
@@ -21,10 +21,10 @@ def working_dtype(x: Tensor) -> torch.dtype:
 
 
 def linear_float32(x: Float[Tensor, "*batch C"], weight: Float[Tensor, "E C"]) -> Float[Tensor, "*batch E"]:
-    """Apply an ``nn.Linear`` weight at least in float32, also under autocast, to the weight as autocast rounds it.
+    """Apply an ``nn.Linear`` weight in float32 at least, also under autocast, after rounding it as autocast does.
 
-    For a part of a projection that is added to the rest later: the roundings of the weight then still belong to
-    one and the same linear map.
+    It is for a part of a projection that is added to the rest later: both parts then use the same rounded weight, and
+    are one linear map.
     """
     rounded = weight.to(working_dtype(x))
     with torch.autocast(x.device.type, enabled=False):

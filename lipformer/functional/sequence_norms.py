@@ -25,7 +25,7 @@ def sequence_norm(x: Float[Tensor, "B *shape"], p: Norm) -> Float[Tensor, " B"]:
 def steepest_point(z: Float[Tensor, "B *shape"], p: Norm) -> Float[Tensor, "B *shape"]:
     r"""The x of the unit ball of p with the largest :math:`\langle z, x\rangle`, the dual norm of z.
 
-    The whole ball's for 2, every entry's for inf, every token's for "mixed". Zeros stay zeros.
+    It is found for the whole sequence for 2, for each entry for inf, and for each token for "mixed". Zeros stay zeros.
     """
     if p == 2:
         return _unit(z, tuple(range(1, z.dim())))
@@ -35,7 +35,8 @@ def steepest_point(z: Float[Tensor, "B *shape"], p: Norm) -> Float[Tensor, "B *s
 def norming_functional(y: Float[Tensor, "B *shape"], p: Norm) -> Float[Tensor, "B *shape"]:
     r"""A u with dual norm one (zero if y = 0) and :math:`\langle u, y\rangle = \|y\|_p`.
 
-    y/|y| for 2; for inf and "mixed" the same on the largest entry or token, the first of equals, and zero elsewhere.
+    For 2 it is y/|y|. For inf and "mixed" it is the same on the largest entry or token (the first, if several are
+    equal) and zero elsewhere.
     """
     if p == 2:
         return _unit(y, tuple(range(1, y.dim())))
@@ -47,7 +48,7 @@ def norming_functional(y: Float[Tensor, "B *shape"], p: Norm) -> Float[Tensor, "
 
 
 def _unit(z: Tensor, dim: int | tuple[int, ...]) -> Tensor:
-    """Divide by the Euclidean norm over ``dim``, by the largest entry first: squares may overflow or vanish."""
+    """Divide by the Euclidean norm over ``dim``; by the largest entry first, since squares may overflow or vanish."""
     tiny = torch.finfo(z.dtype).tiny
     z = z / z.abs().amax(dim, keepdim=True).clamp_min(tiny)
     return z / torch.linalg.vector_norm(z, dim=dim, keepdim=True).clamp_min(math.sqrt(tiny))

@@ -2,7 +2,7 @@ r"""Operator norms of matrices: exact, from above, from below, and in the inf-no
 
 Which one is used where: a certificate (``lipschitz_bound``) only ever uses :func:`exact` (float64) or
 :func:`inf_norm`; a divisor inside a forward pass only :func:`upper` or :func:`inf_norm`. Power iteration,
-:func:`lower`, approaches the 2-norm from *below* and so can do neither: it measures.
+:func:`lower`, approaches the 2-norm from *below*, so that it is only good for measuring.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Sentences from a trained model, character by character."""
+"""Sample sentences from a trained model, character by character."""
 
 import numpy as np
 import torch
@@ -35,13 +35,13 @@ def sample(
 
     Args:
         model: maps ids (B, N) to logits (B, N, V) of the next symbol; on any device.
-        vocabulary: of the model.
+        vocabulary: the vocabulary of the model.
         samples: number of sentences.
         prompt: what each of them begins with.
         temperature: see `next_symbol_probabilities`, as are `top_k` and `top_p`.
         top_k: largest number of symbols to draw from.
         top_p: share of the probability to draw from.
-        seed: of the random streams, zero or more.
+        seed: the seed of the random streams, zero or more.
         max_chars: longest sentence in characters, the prompt included. None: the longest that the model reads
             with its end symbol, or, where it has no limit, the longest it was trained on (``model.context``).
 

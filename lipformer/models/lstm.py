@@ -11,7 +11,7 @@ from lipformer.modules.dropout import Dropout
 from lipformer.options.model import LSTMOptions
 
 GATES = 4
-"""Input, forget, cell, output: in this order torch stacks their rows."""
+"""The gates in the order in which torch stacks their rows: input, forget, cell, output."""
 
 
 class CharLSTM(nn.Module):
@@ -31,10 +31,10 @@ class CharLSTM(nn.Module):
         depth: layers.
         context: longest sequence trained on, N; it reads longer ones too.
         dropout: probability of dropping a feature of a layer's output.
-        forget_bias: of the forget gates at first.
+        forget_bias: initial bias of the forget gates.
 
     Raises:
-        ValueError: ``dropout`` is outside [0, 1), or `forget_bias` no number.
+        ValueError: ``dropout`` is outside [0, 1), or `forget_bias` is not a number.
 
     References: Hochreiter, Schmidhuber 1997; Gers, Schmidhuber, Cummins 2000 (forget gate); Jozefowicz, Zaremba,
     Sutskever 2015, sec. 4 (its bias of 1); Saxe, McClelland, Ganguli 2014, arXiv 1312.6120 (orthogonal weights).
@@ -57,7 +57,7 @@ class CharLSTM(nn.Module):
         self.context = context
         self.width = width
         self.embedding = nn.Embedding(vocabulary_size, width)
-        # Its own dropout is between layers; the one behind the last is beside it.
+        # torch's own dropout is between layers; the dropout after the last layer is separate.
         self.lstm = nn.LSTM(width, width, depth, batch_first=True, dropout=dropout if depth > 1 else 0.0)
         self.dropout = Dropout(dropout)
         self.unembedding = nn.Linear(width, vocabulary_size)
@@ -78,7 +78,7 @@ class CharLSTM(nn.Module):
                         nn.init.xavier_uniform_(gate)
                 else:
                     nn.init.zeros_(parameter)
-                    if name.startswith("bias_ih"):  # torch adds two biases; one of them carries it
+                    if name.startswith("bias_ih"):  # torch adds two biases; one of them is enough
                         gates[1].fill_(forget_bias)
 
     def embed(self, ids: Int[Tensor, "B N"]) -> Float[Tensor, "B N D"]:
@@ -102,7 +102,7 @@ class CharLSTM(nn.Module):
 
         Args:
             p: 2, ``math.inf`` or "mixed".
-            length: of no consequence.
+            length: has no effect.
         """
         parse_norm(p)
         return torch.tensor(math.inf, dtype=torch.float64)

@@ -94,7 +94,7 @@ class CharTransformer(nn.Module):
             for _ in range(depth)
         ]
         self.blocks = nn.Sequential(*blocks)
-        for module in list(self.blocks.modules()):  # a list: parametrising adds modules
+        for module in list(self.blocks.modules()):  # a list, because parametrising adds modules
             if isinstance(module, nn.Linear) and not is_parametrized(module):
                 linear(module)
         normalised = all(contracts.normalises_output(block.feedforward) for block in blocks)
@@ -145,7 +145,7 @@ class CharTransformer(nn.Module):
         return compose(*(contracts.lipschitz_bound(layer, p, length) for layer in self._layers()))
 
     def inversion_obstacle(self) -> str:
-        """Why the trunk, as it is now, has no inverse, in the words of its first such layer; "" where it has one."""
+        """Return why the trunk has no inverse at present, as its first such layer says; "" if it has one."""
         return next(filter(None, map(contracts.inversion_obstacle, self._layers())), "")
 
     def invert(self, y: Float[Tensor, "B N D"], **options: Any) -> Solution:
@@ -157,8 +157,10 @@ class CharTransformer(nn.Module):
 
         Returns:
             The tokens; the largest number of iterations of a layer; of each sequence the largest entry of
-            abs(trunk(x) - y); whether every layer's iteration converged. A small residual is no small error where a
-            normalisation's scales are small: what rounding lost there on the way forward does not come back.
+            abs(trunk(x) - y); whether every layer's iteration converged. A small residual does not imply a small error
+            if the
+            scales of a normalisation are small: what was lost there by rounding in the forward pass cannot be
+                recovered.
 
         Raises:
             RuntimeError: a normalisation has not been set by a training batch yet.
@@ -198,7 +200,7 @@ class CharTransformer(nn.Module):
         return total
 
     def _layers(self) -> list[nn.Module]:
-        """What the trunk applies, in order, but for what does nothing."""
+        """Return the layers that the trunk applies, in order, without those that are the identity."""
         layers = [place.module for place in walk(self) if place.role in TRUNK_ROLES]
         return [layer for layer in layers if type(layer).forward is not nn.Identity.forward]
 
@@ -215,4 +217,4 @@ class CharTransformer(nn.Module):
         return self._layers()
 
 
-EMBEDDING_STD = 1.0  # of the size of the sinusoidal positions that are added
+EMBEDDING_STD = 1.0  # the size of the sinusoidal positions that are added to it

@@ -1,4 +1,4 @@
-"""A module in another state for as long as a context lasts: eval mode, the explicit path, weights computed once."""
+"""Contexts that change a module temporarily: eval mode, the explicit path, weights that are computed once."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from lipformer.modules.contracts import TwoPaths, weight_methods
 
 @contextmanager
 def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Switch dropout off, and afterwards, also after an exception, give each module the mode that it had."""
+    """Put a module into eval mode, and restore the mode of each submodule afterwards, also after an exception."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -29,7 +29,7 @@ def explicit(function: object) -> Iterator[None]:
     ``fused`` of all submodules is False; on leaving, also by an exception, it is what it was.
 
     Args:
-        function: a module; of anything else (a lambda that hides a module, say) nothing is known or changed.
+        function: a module; anything else, such as a lambda that calls a module, is left unchanged.
     """
     modules = function.modules() if isinstance(function, nn.Module) else ()
     layers = [module for module in modules if isinstance(module, TwoPaths)]
@@ -45,18 +45,20 @@ def explicit(function: object) -> Iterator[None]:
 
 @contextmanager
 def constant_weights(module: nn.Module) -> Iterator[None]:
-    """Let layers inside `module` compute what depends on their parameters alone once, while the context lasts.
+    """Compute once, for the whole context, what the layers inside `module` derive from their parameters alone.
 
-    A layer names the methods concerned (`lipformer.modules.contracts.weight_methods`). Without gradients: the context
-    is for iterations such as the inverse of a residual, in which norms of weights would cost more than all else. On
-    leaving, also by an exception, the methods are themselves again. Parameters must not change meanwhile.
+    A layer names the methods concerned (`lipformer.modules.contracts.weight_methods`). No gradients are recorded: the
+    context is for iterations such as the inverse of a residual, in which norms of weights would be the largest cost.
+    Afterwards, also after an exception, the methods are restored. Parameters must not change in the meantime.
     """
     methods = [(layer, name) for layer in module.modules() for name in weight_methods(layer)]
     try:
         with torch.no_grad():
             for layer, name in methods:
                 value = getattr(layer, name)()
-                layer.__dict__[name] = lambda value=value: value  # found before the method of the class
+                layer.__dict__[name] = lambda value=value: (
+                    value
+                )  # an attribute of the instance hides the method of its class
         yield
     finally:
         for layer, name in methods:

@@ -1,7 +1,7 @@
-"""What a part of a model can state about itself, and what the rest of the library then does with it.
+"""What a part of a model can state about itself, and what the library does with it.
 
-A part needs nothing but ``forward``: it trains, is evaluated and is reported. Everything else is a method that it has
-or lacks (the protocols), or a plain value (the functions, which know what counts where nothing is stated). A class
+A part needs only ``forward``: with it, it trains, is evaluated and is reported. Everything else is an optional method
+(the protocols), or a plain value (the functions, which return a default if the part does not state it). A class
 keeps a contract by having its methods; to derive from the protocol as well is optional, and lets Python refuse a class
 that forgot one.
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Lipschitz(Protocol):
-    """Any part: knows how far its output can move when its input does.
+    """A part with a bound on its Lipschitz constant.
 
     A part that lacks it has the bound ``math.inf``, and so have the residual around it and the model: the certificate
     says which part it was, and every certified radius is 0.
@@ -53,7 +53,7 @@ class Lipschitz(Protocol):
 
 @runtime_checkable
 class LipschitzOnBall(Protocol):
-    """A branch that is not Lipschitz, but on tokens of bounded size it is.
+    """A branch that is Lipschitz on tokens of bounded size, though perhaps not on all.
 
     A part that lacks it gets no finite bound in a ``PreNorm`` where its own is infinite.
     """
@@ -67,7 +67,7 @@ class LipschitzOnBall(Protocol):
 
 @runtime_checkable
 class BoundedOutput(Protocol):
-    """A normalisation that knows the size of what it returns.
+    """A normalisation with a bound on the size of its output tokens.
 
     A part that lacks it counts as unbounded: a branch behind it that is Lipschitz on a ball only has no finite bound.
     """
@@ -93,20 +93,20 @@ class Contractive(Protocol):
 
 @runtime_checkable
 class Invertible(Protocol):
-    """A layer of the trunk, a residual, that can be inverted, or can be where its parts are such.
+    """A residual in the trunk that can be inverted, depending on its parts.
 
-    Whether it can is up to the instance (its normalisation, its share of a branch), so ask `inversion_obstacle` rather
-    than ``isinstance``. With a layer that lacks it a model has neither ``invert`` nor ``log_det``, and telemetry
+    Whether it can depends on the instance (its normalisation, its share of a branch), so ask `inversion_obstacle`
+    rather than ``isinstance``. With a layer that lacks it a model has neither ``invert`` nor ``log_det``, and telemetry
     measures no inverse of that layer.
     """
 
     @abstractmethod
     def inversion_obstacle(self) -> str:
-        """Why this instance, as it is now, has no inverse: one clause that names the part; "" where it has one."""
+        """Return why this instance has no inverse at present, in a clause that names the part; "" if it has one."""
 
     @abstractmethod
     def invert(self, y: Float[Tensor, "B N D"], **options: Any) -> "Solution":
-        """Return the x of a y, with how it was found; options of `lipformer.modules.fixed_point.solve`."""
+        """Return the input x of an output y; the options are those of `lipformer.modules.fixed_point.solve`."""
 
     @abstractmethod
     def log_det(self, x: Float[Tensor, "B N D"], **options: Any) -> Float[Tensor, " B"]:
@@ -135,18 +135,18 @@ class InvertibleNormalisation(Protocol):
 class Attends(Protocol):
     """Attention that shows its weights.
 
-    A layer that lacks it has no entropies and largest weights in ``stability/``, and ``regularizer=jasmin`` passes it
-    by.
+    A layer that lacks it has no entropies and largest weights in ``stability/``, and ``regularizer=jasmin`` ignores
+    it.
     """
 
     @abstractmethod
     def attention_weights(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B H N N"]:
-        """What token i (row) takes from token j (column), before dropout; none negative, 0 where it is not seen."""
+        """Return the weight of token j (column) for token i (row), before dropout: at least 0, and 0 if masked."""
 
 
 @runtime_checkable
 class HasScores(Protocol):
-    """Attention whose weights are made of scores.
+    """Attention whose weights are computed from scores.
 
     A layer that lacks it has no ``logit_variance`` in ``stability/``. One that takes a softmax of the scores derives
     from :class:`~lipformer.modules.attention.scored.SoftmaxAttention`, and gets the norm of its softmax Jacobian too.
@@ -154,27 +154,27 @@ class HasScores(Protocol):
 
     @abstractmethod
     def attention_scores(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B H N N"]:
-        """Scores of all pairs of tokens, before the mask, up to a constant of each row."""
+        """Return the scores of all pairs of tokens, before the mask, up to a constant in each row."""
 
 
 @runtime_checkable
 class NamesItsMaps(Protocol):
-    """A branch whose linear maps are not just the weights of its children: divided, multiplied, made of others.
+    """A branch whose linear maps differ from the weights of its children, because it divides or combines them.
 
-    Of one that lacks it telemetry takes the norms of its children of class ``nn.Linear``.
+    For a branch that lacks it telemetry measures the norms of its children of class ``nn.Linear``.
     """
 
     @abstractmethod
     def linear_maps(self) -> dict[str, Tensor]:
-        """The matrices as the forward pass uses them, by name, each (out, in) as in ``nn.Linear``."""
+        """Return the matrices that the forward pass uses, by name, each (out, in) as in ``nn.Linear``."""
 
 
 @runtime_checkable
 class TwoPaths(Protocol):
     """A layer with a fused path and an explicit one, chosen by the attribute ``fused``, a plain bool that can be set.
 
-    The one protocol with an attribute, for `lipformer.modules.contexts.explicit` sets it. Of a layer that lacks it the
-    only path has to be differentiable twice for local constants, log-determinants and ``regularizer=jacobian``.
+    It is the only protocol with an attribute, because `lipformer.modules.contexts.explicit` sets it. The path of a
+    layer that lacks it must be twice differentiable for local constants, log-determinants and ``regularizer=jacobian``.
     """
 
     fused: bool
@@ -184,8 +184,8 @@ class TwoPaths(Protocol):
 class HasTrunk(Protocol):
     """A language model in three steps: ``embed``, ``trunk``, and a module ``unembedding`` from features to logits.
 
-    A model that lacks it has no certificate, no local constants, and of ``stability/`` gradients, parameters and
-    updates only.
+    A model that lacks it has no certificate and no local constants, and only gradients, parameters and updates in
+    ``stability/``.
     """
 
     @abstractmethod
@@ -201,83 +201,81 @@ class HasTrunk(Protocol):
 
 
 def lipschitz_bound(part: object, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
-    """The bound that a part states (:class:`Lipschitz`), infinity where it states none."""
+    """Return the bound that a part states (:class:`Lipschitz`), or infinity."""
     if isinstance(part, Lipschitz):
         return part.lipschitz_bound(p, length)
     return torch.tensor(math.inf, dtype=torch.float64)
 
 
 def output_radius(layer: object) -> Float[Tensor, ""]:
-    """The radius that a normalisation states (:class:`BoundedOutput`), infinity where it states none."""
+    """Return the radius that a normalisation states (:class:`BoundedOutput`), or infinity."""
     return layer.output_radius() if isinstance(layer, BoundedOutput) else torch.tensor(math.inf, dtype=torch.float64)
 
 
 def inversion_obstacle(layer: object) -> str:
-    """Why a layer of the trunk, as it is now, has no inverse; "" where it has one (:class:`Invertible`)."""
+    """Return why a layer of the trunk has no inverse at present; "" if it has one (:class:`Invertible`)."""
     if isinstance(layer, Invertible):
         return layer.inversion_obstacle()
     return f"{type(layer).__name__} is not invertible: build the model with residual=invertible"
 
 
 def caveat(part: object) -> str:
-    """``caveat``, one clause beside the part's bound in a certificate; "" where nothing is stated."""
+    """Return ``caveat``, a clause that stands beside the bound of a part in a certificate; "" by default."""
     return str(getattr(part, "caveat", ""))
 
 
 def longest_input(part: object) -> int | None:
-    """``longest_input``, the longest sequence accepted, in tokens; None, no limit, where nothing is stated."""
+    """Return ``longest_input``, the longest sequence that is accepted, in tokens; None, no limit, by default."""
     return getattr(part, "longest_input", None)
 
 
 def context(model: object) -> int | None:
-    """``context``, the longest sequence a model was built for, in tokens; None where nothing is stated."""
+    """Return ``context``, the longest sequence that a model was built for, in tokens; None by default."""
     return getattr(model, "context", None)
 
 
 def causal(attention: object) -> bool:
-    """``causal``, whether no token attends to a later one; True where nothing is stated, as the model asks for."""
+    """Return ``causal``, whether no token attends to a later one; True by default, as the model asks for it."""
     return bool(getattr(attention, "causal", True))
 
 
 def weight_methods(part: object) -> tuple[str, ...]:
-    """``weight_methods``, names of methods without arguments that depend on the parameters alone.
+    """Return ``weight_methods``, names of methods without arguments that depend on the parameters alone; () by default.
 
-    An inverse calls them once instead of once an iteration (`lipformer.modules.contexts.constant_weights`); none where
-    nothing is stated.
+    An inverse calls them once, not in every iteration (`lipformer.modules.contexts.constant_weights`).
     """
     return tuple(getattr(part, "weight_methods", ()))
 
 
 def branch_scale(residual: object) -> float | Tensor:
-    """``branch_scale``, what a residual multiplies its branch by, over what it multiplies the skip connection by.
+    """Return ``branch_scale``, a residual's factor of the branch over its factor of the skip connection; 1 by default.
 
-    A number, (), or one for each channel, (D,); 1 where nothing is stated. Telemetry's ``branch_gain`` is of the
-    branch times it.
+    It is one number, (), or one for each channel, (D,). Telemetry multiplies the branch by it for ``branch_gain``.
     """
     return getattr(residual, "branch_scale", 1.0)
 
 
 def normalises_output(residual: object) -> bool:
-    """``normalises_output``, whether a residual's output has been through its normalisation.
+    """Return ``normalises_output``, whether the output of a residual is normalised; False by default.
 
-    If one has not, or states nothing, the model puts a normalisation behind the last block.
+    If it is not, the model adds a normalisation after the last block.
     """
     return bool(getattr(residual, "normalises_output", False))
 
 
 def chain(block: object) -> tuple[str, ...]:
-    """``chain``, names of the children that a block applies one after the other, and does nothing else.
+    """Return ``chain``, the names of the children that a block applies one after the other and without more.
 
-    Each is then a layer of its own (`lipformer.modules.walk`): a row of the certificate, a name in the metrics. A block
-    that states nothing is one layer, which answers for itself.
+    Each child is then a layer (`lipformer.modules.walk`), with a row in the certificate and a name in the metrics. A
+    block that does not state it is one layer, whose own bound counts.
     """
     return tuple(getattr(block, "chain", ()))
 
 
 def joined_heads(attention: object) -> tuple[int, nn.Linear] | None:
-    """``heads``, H, and the projection ``out`` that reads their outputs side by side; None where they are not stated.
+    """Return ``heads``, H, and the projection ``out`` of their concatenated outputs; None if they are not stated.
 
-    Heads that are joined by anything but a bias-free ``nn.Linear`` have no local constants of their own.
+    Heads that are joined by anything but an ``nn.Linear`` without bias have no local constants of their own.
     """
     heads, out = getattr(attention, "heads", None), getattr(attention, "out", None)
     if not isinstance(heads, int) or not isinstance(out, nn.Linear) or out.bias is not None:

@@ -24,7 +24,7 @@ class Dropout(nn.Dropout):
         super().__init__(p)
 
     def lipschitz_constant(self) -> float:
-        """1 / (1 - p) in train mode, above 1: the price of an eval mode without a factor. 1 in eval mode."""
+        """Return 1 / (1 - p) in train mode, which is above 1 because eval mode has no factor, and 1 in eval mode."""
         return 1 / (1 - self.p) if self.training else 1.0
 
 

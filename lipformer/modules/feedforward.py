@@ -83,7 +83,7 @@ class ContractiveFeedForward(FeedForward):
     """
 
     weight_methods = ("factors",)
-    """What depends on the parameters alone (`lipformer.modules.contexts.constant_weights`)."""
+    """Methods that depend on the parameters alone (`lipformer.modules.contexts.constant_weights`)."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class ContractiveFeedForward(FeedForward):
         self.dropout = ContractiveDropout(dropout)
         self.scale = scale
         for linear in (self.expand, self.contract):
-            nn.init.orthogonal_(linear.weight)  # all singular values 1: the division costs no direction anything
+            nn.init.orthogonal_(linear.weight)  # all singular values are 1: the division weakens no direction
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
         """Map each token by itself."""
@@ -128,7 +128,7 @@ class ContractiveFeedForward(FeedForward):
 
 
 class NoFeedForward(nn.Module):
-    """No token-wise branch: zero, so that the residual around it is the identity up to its normalisation.
+    """No token-wise branch: it returns zero, so that its residual is the identity followed by the normalisation.
 
     Args:
         width: features of a token, D.

@@ -17,7 +17,7 @@ from lipformer.functional.precision import HALF
 from lipformer.functional.spectral import Norm, parse_norm
 
 PATIENCE = 20
-"""Iterations near rounding level that may pass without a new smallest step."""
+"""Largest number of iterations near rounding level without a new smallest step."""
 
 TARGET, FLOOR = 1, 256
 """In eps of the dtype: a step that ends the iteration, and one that may not get smaller any more.
@@ -32,7 +32,7 @@ class NotConvergedWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Solution:
-    """What :func:`solve` found."""
+    """The result of :func:`solve`."""
 
     x: Float[Tensor, "B N D"]
     """The solution, or the last finite iterate where there is none."""
@@ -43,7 +43,7 @@ class Solution:
     converged: bool
     """Whether the residual of every element is within the tolerance."""
     layers: int = 1
-    """Layers that were undone, one after the other, on the way to x."""
+    """Number of layers that were inverted, one after the other, to find x."""
 
     def error_bound(self, contraction: float, p: Norm) -> Float[Tensor, " B"]:
         r"""Bound on the largest entry of abs(x - x*), x* the exact solution.
@@ -147,7 +147,7 @@ def solve(
             f"{int((~converged).sum())} of {len(y)} inputs reached no fixed point in {solution.iterations} "
             f"iterations: largest residual {residual.max().item():.3g}, relative tolerance {floor:.3g}",
             NotConvergedWarning,
-            stacklevel=3,  # past the decorator
+            stacklevel=3,  # without the decorator
         )
     return solution
 
@@ -173,7 +173,7 @@ def _iterate(
         residual[rows], converged[rows] = step, small
         going = step.isfinite() & ~small & ~stuck
         rows = rows[going]
-        if len(rows) == 0 or iteration == max_iterations:  # x stays the one whose residual is known
+        if len(rows) == 0 or iteration == max_iterations:  # keep the x whose residual is known
             break
         x[rows] = after[going]
     return x, iteration, residual.nan_to_num(nan=math.inf, posinf=math.inf), converged

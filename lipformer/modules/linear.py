@@ -1,4 +1,4 @@
-"""What may be done to every linear map of the blocks: nothing, or sigma-reparametrisation."""
+"""The parametrisation of every linear map of the blocks: none, or sigma-reparametrisation."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

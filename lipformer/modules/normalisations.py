@@ -11,8 +11,10 @@ from lipformer.functional.spectral import Norm, parse_norm
 from lipformer.options.parts import ActNormOptions, NormOptions
 
 SMALLEST_STD = 1e-6
-"""Below it, in units of its mean where that exceeds 1, a channel of the first batch counts as empty: there is nothing
-to amplify but rounding."""
+"""Smallest deviation of a channel in the first batch, in units of its mean if that exceeds 1.
+
+A channel below it counts as empty: only rounding would be amplified.
+"""
 
 
 class LayerNorm(nn.LayerNorm):
@@ -154,7 +156,7 @@ class ActNorm(nn.Module):
 
     @property
     def caveat(self) -> str:
-        """What a reader of the bound should know."""
+        """Return what a reader of the bound should know."""
         return "" if self.initialised else "not yet set by a training batch"
 
     def forward(self, x: Float[Tensor, "B N D"]) -> Float[Tensor, "B N D"]:
@@ -180,7 +182,7 @@ class ActNorm(nn.Module):
             return
         filled = std > SMALLEST_STD * mean.abs().clamp_min(1)
         self.log_scale.copy_(torch.where(filled, -std.clamp_min(SMALLEST_STD).log(), 0.0))
-        self.log_scale.copy_(self._limited_log_scale())  # beyond the limit no gradient would ever reach it
+        self.log_scale.copy_(self._limited_log_scale())  # above the limit its gradient is zero
         self.bias.copy_(-mean * self.scale())
         self.initialised.fill_(True)
 

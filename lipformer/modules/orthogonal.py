@@ -19,7 +19,7 @@ def orthogonal(linear: nn.Linear) -> nn.Linear:
 
 
 LARGEST = 100.0
-"""Largest entry of W: beyond it the system to solve would be singular to rounding, and Q far from orthogonal."""
+"""Largest entry of W; with larger ones the linear system would be singular up to rounding, and Q not orthogonal."""
 
 
 class Cayley(nn.Module):
@@ -48,7 +48,9 @@ class Cayley(nn.Module):
             lower = at_least_float32(weight).tril(-1).clamp(-LARGEST, LARGEST)
             skew = (lower - lower.mT) / 2
             one = torch.eye(len(skew), dtype=skew.dtype, device=skew.device)
-            turn, _ = torch.linalg.solve_ex(one - skew, one + skew)  # never singular: no check, which a GPU waits for
+            turn, _ = torch.linalg.solve_ex(
+                one - skew, one + skew
+            )  # never singular, so the check, for which a GPU would wait, is left out
             return (self.base.to(turn.dtype) @ turn).to(weight.dtype)
 
     @torch.no_grad()

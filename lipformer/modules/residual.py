@@ -1,4 +1,4 @@
-"""How a branch joins the skip connection, and where the normalisation stands."""
+"""Residuals: how a branch joins the skip connection, and where the normalisation is."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from lipformer.theorems.compose import compose, convex, residual
 
 
 class Residual(nn.Module):
-    """A branch f and a normalisation; the kinds below say how they and the skip connection meet.
+    """Base class of a branch f with a skip connection and a normalisation, which the kinds combine differently.
 
     Args:
         branch: f, ``(B, N, D) -> (B, N, D)``.
@@ -33,10 +33,10 @@ class Residual(nn.Module):
     """
 
     normalises_output = True
-    """Whether the output has been through the normalisation; if not, the model puts one behind the last block."""
+    """Whether the output is normalised; if not, the model adds a normalisation after the last block."""
     caveat = ""
     branch_scale: float | Tensor = 1.0
-    """What the branch is multiplied by where it meets the skip connection, over what that is multiplied by."""
+    """The factor of the branch over the factor of the skip connection."""
 
     def __init__(self, branch: nn.Module, norm: Callable[[int], nn.Module], width: int):
         super().__init__()
@@ -108,7 +108,7 @@ class InvertibleResidual(PostNorm):
             raise ValueError(obstacle)
 
     def inversion_obstacle(self) -> str:
-        """Which part stands in the way; "" for none, as has to be for the residual to be built."""
+        """Return which part prevents an inverse; "" if none does, without which the residual cannot be built."""
         if not isinstance(self.branch, Contractive):
             return (
                 f"an invertible residual needs a contractive branch, which {type(self.branch).__name__} is not: take "
@@ -142,7 +142,7 @@ class InvertibleResidual(PostNorm):
         return log_det(self.branch, x, **options) + self._invertible_norm().log_det(x)
 
     def _invertible_norm(self) -> InvertibleNormalisation:
-        if not isinstance(self.norm, InvertibleNormalisation):  # replaced since the residual was built
+        if not isinstance(self.norm, InvertibleNormalisation):  # it was replaced after the residual was built
             raise TypeError(self.inversion_obstacle())
         return self.norm
 

@@ -1,4 +1,4 @@
-"""One walk over a model: what it is made of, by name and role, and what passes through it.
+"""One walk over a model: its parts by name and role, and the tensors that pass through them.
 
 Certificate, telemetry, optimisation groups, local constants and the model's own bound and inverse all take a model
 apart by :func:`walk`, so that a layer has one name in all of them. Like :mod:`lipformer.modules.contracts` this file
@@ -30,7 +30,7 @@ Role = Literal[
     "other",
     "trunk",
 ]
-"""What a module is in its model.
+"""The role of a module in its model.
 
 ========================  ==============================================================================================
 embedding, position       the model's children of these names
@@ -48,17 +48,17 @@ UNEMBEDDING: Final = "unembedding"
 """Name and role of the map from features to logits."""
 
 TRUNK_ROLES = ("layer", "residual", "final_norm")
-"""Roles of what is applied one after the other, from the embedded tokens to the features."""
+"""Roles of the layers that are applied one after the other, from the embedded tokens to the features."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A module where it stands in a model; one that is applied in two places has two.
+    """A module at its place in a model; a module that is applied in two places has two.
 
     Attributes:
         name: as in ``model.named_modules(remove_duplicate=False)``.
-        module: what stands there.
-        role: what it is there.
+        module: the module at this place.
+        role: its role there.
     """
 
     name: str
@@ -67,9 +67,9 @@ class Place:
 
 
 def walk(model: nn.Module) -> Iterator[Place]:
-    """Yield the places of a model in the order of the computation, each before what it is made of.
+    """Yield the places of a model in the order of the computation, each before its own parts.
 
-    ``blocks`` and ``final_norm`` are taken apart where they are nothing but layers one after the other: a plain
+    ``blocks`` and ``final_norm`` are taken apart if they only apply layers one after the other: a plain
     ``nn.Sequential``, or a module that names its layers (`lipformer.modules.contracts.chain`). A block that names none
     is one layer.
 
@@ -134,10 +134,10 @@ class Passage:
 
 @contextmanager
 def watching(places: Iterable[Place]) -> Iterator[dict[str, Passage]]:
-    """Yield a dictionary that fills, by name, with what passes the places while the context lasts.
+    """Yield a dictionary that records, by name, the last passage of each place while the context lasts.
 
-    The latest passage counts. Of a module in several places each call belongs to the next of them, in the order given.
-    What takes or returns no tensor is left out.
+    Of a module in several places, each call belongs to the next of these, in the given order. Calls that take or return
+    no tensor are left out.
     """
     passed: dict[str, Passage] = {}
 

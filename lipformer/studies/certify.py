@@ -1,4 +1,4 @@
-"""What is certain about a trained model, and what that buys: radii within which its predictions stay."""
+"""Certify a trained model and its predictions: Lipschitz bounds, and radii within which predictions do not change."""
 
 import csv
 import json
@@ -30,8 +30,8 @@ from lipformer.options.study import CertifyOptions
 from lipformer.runs import layout
 from lipformer.runs.folder import write_metrics
 from lipformer.runs.metric_names import CERTIFICATE, LOGITS, TRUNK, metric_name
-from lipformer.studies.measured import METRIC_PREFIX, figures_of, figures_table
-from lipformer.studies.opening import choose_device, open_run, open_split, split_loader
+from lipformer.studies.evaluation import METRIC_PREFIX, metrics_table, split_metrics
+from lipformer.studies.loading import choose_device, open_run, open_split, split_loader
 from lipformer.system.atomic import replace_text, replacing
 from lipformer.system.terminal import BAD, tracked, wide_console
 from lipformer.tasks import LANGUAGE, task_of
@@ -40,48 +40,48 @@ from lipformer.telemetry.objective import Average, sum_nats
 log = logging.getLogger(__name__)
 
 ATTACKED = 16
-"""Sentences that are attacked, spread over the split."""
+"""Number of sentences that are attacked, spread over the split."""
 ATTACK_RADII = np.geomspace(1e-3, 2, 16)
-"""Radii of the attacks, relative to the norm of the embedded sentences."""
+"""Radii of the attacks, relative to the norm of an embedded sentence."""
 POINTS = 200
-"""Radii of the drawn curve."""
+"""Number of radii on the curve that is drawn."""
+SHARE = "certified_share"
+"""Name of the curve's files, without suffix."""
 SHARES = (1e-6, 1e-4, 1e-2, 1.0)
-"""Radii whose certified shares are metrics."""
+"""Radii for which the certified share is a metric."""
 
 
 class CertifyStudy:
-    """``study=certify``: the figures of a split, certified constants, and radii of its predictions.
+    """``study=certify``: a plain evaluation, Lipschitz bounds of the model, and certified radii of its predictions.
 
     Args:
-        p: norm of the certificate, "mixed", 2 or inf.
-        length: tokens up to which it holds; None for the context trained with.
+        p: the norm of the certificate, "mixed", 2 or inf.
+        length: the largest number of tokens for which it holds; None for the context of the training.
     """
 
     def __init__(self, *, p: Norm = CertifyOptions.p, length: int | None = CertifyOptions.length):
         self.p, self.length = p, length
 
     def run(self, settings: EvaluateConfig, folder: Path) -> float:
-        """Certify a run, and with its certificate the predictions on a split; print tables, leave files in `folder`.
+        """Certify a model and its predictions on a split, print tables, and write files into `folder`.
 
-        ``certificate.json`` (the rows and totals), ``metrics.json`` (the figures of a plain evaluation, and
-        ``certificate/<layer>/<p>``, ``certificate/trunk/<p>``, ``certificate/logits/<p>``), ``radii.csv`` (a row a
-        sentence), ``certified_share.csv`` and its figure.
+        The files are ``certificate.json`` (rows and totals), ``metrics.json`` (those of a plain evaluation, and
+        ``certificate/<layer>/<p>``, ``certificate/trunk/<p>``, ``certificate/logits/<p>``), ``radii.csv`` (a row for
+        each sentence), ``certified_share.csv`` and its figure.
 
-        All of it is computed in float64, certificate and predictions alike: a contractive layer divides by an upper
-        bound of itself that leaves room for the rounding of the precision it is computed in, and is another function
-        in another.
+        Certificate and predictions are computed in float64. A contractive layer divides by an upper bound of itself
+        that allows for the rounding of the precision in use, so that in another precision it is another function.
 
         Args:
             settings: the validated configuration.
-            folder: of this evaluation.
+            folder: the folder of this evaluation.
 
         Returns:
             Nats per character.
 
         Raises:
-            CheckpointError: as for a plain evaluation.
-            DataError: as for a plain evaluation.
-            UsageError: ``length`` is more than the model reads or less than a sentence has.
+            CheckpointError, DataError: as in a plain evaluation.
+            UsageError: ``length`` is larger than what the model reads, or smaller than a sentence.
         """
         device = choose_device(settings.accelerator)
         run = open_run(settings)
@@ -91,7 +91,7 @@ class CertifyStudy:
         model = run.model.double().to(device)
         try:
             certificate = certify(model, self.p, self.length)
-        except (TypeError, ValueError) as error:  # of a model that cannot be taken apart, or another length
+        except (TypeError, ValueError) as error:  # the model has no layers to certify, or reads less
             raise UsageError(f"study=certify: {error}") from error
         data = open_split(run, settings)
         split = cast(Split, settings.split)
@@ -106,30 +106,24 @@ class CertifyStudy:
         log.info("certifying %s on %s", run.path, data.protocol(split))
 
         radii, measured = certify_predictions(model, loader, certificate)
-        metrics = figures_of(run, data, split, measured)
+        metrics = split_metrics(run, data, split, measured)
         local = measure_layers(model, loader, certificate.p)
         every = np.concatenate(radii)
         curve = share_curve(every, attack_predictions(model, loader, certificate.p))
         metrics |= certified_metrics(certificate, local, every)
 
         write_metrics(folder, metrics)
-        replace_text(folder / layout.CERTIFICATE, json.dumps(certificate.to_plain(), indent=2) + "\n")
-        _write_csv(
-            folder / "radii.csv",
-            ("sentence", "characters", "smallest_radius", "median_radius"),
-            [(number, len(row), row.min(), np.median(row)) for number, row in enumerate(radii, start=1)],
-        )
-        _write_csv(folder / "certified_share.csv", ("radius", "certified", "withstands_attack"), curve)
+        write_results(folder, certificate, radii, curve)
         certified_share(
             *zip(*curve, strict=True),
             closest=closest_characters(model, certificate.p),
             title=f"{run.config['name']}, {data.protocol(split)}",
             movement=MOVEMENTS[certificate.p],
-            file=folder / "certified_share.png",
+            file=folder / f"{SHARE}.png",
         )
 
         console = wide_console()
-        console.print(figures_table(run, split, metrics))
+        console.print(metrics_table(run, split, metrics))
         console.print(certificate_table(certificate, local))
         console.print(radii_table(metrics, str(certificate.p)))
         if math.isinf(certificate.trunk):
@@ -138,13 +132,33 @@ class CertifyStudy:
         return metrics[LANGUAGE.metric(METRIC_PREFIX[split])]
 
 
+def write_results(
+    folder: Path, certificate: Certificate, radii: list[np.ndarray], curve: list[tuple[float, float, float]]
+) -> None:
+    """Write ``certificate.json``, ``radii.csv`` and ``certified_share.csv``.
+
+    Args:
+        folder: the folder of this evaluation.
+        certificate: of the model.
+        radii: certified radii of the predictions, an array for each sentence.
+        curve: rows of `share_curve`.
+    """
+    replace_text(folder / layout.CERTIFICATE, json.dumps(certificate.to_plain(), indent=2) + "\n")
+    _write_csv(
+        folder / "radii.csv",
+        ("sentence", "characters", "smallest_radius", "median_radius"),
+        [(number, len(row), row.min(), np.median(row)) for number, row in enumerate(radii, start=1)],
+    )
+    _write_csv(folder / f"{SHARE}.csv", ("radius", "certified", "withstands_attack"), curve)
+
+
 def certified_metrics(certificate: Certificate, measured: Mapping[str, float], radii: np.ndarray) -> dict[str, float]:
-    """Name as metrics what is certain, and what was measured beside it.
+    """Return the metrics of a certificate: the bounds, the constants that were measured, and the radii.
 
     Args:
         certificate: of the model.
-        measured: a lower bound of each layer's constant.
-        radii: of all predictions.
+        measured: a lower bound on the constant of each layer.
+        radii: certified radii of all predictions.
     """
     p = certificate.p
     return {
@@ -161,7 +175,7 @@ def certified_metrics(certificate: Certificate, measured: Mapping[str, float], r
 def certify_predictions(
     model: CharTransformer, loader: ResumableLoader, certificate: Certificate
 ) -> tuple[list[np.ndarray], Average]:
-    """Return the certified radius of each prediction, an array a sentence in the order of the split, and its nats."""
+    """Return the certified radii, an array for each sentence in the order of the split, and the nats of the split."""
     device = model.unembedding.weight.device
     measured = Average().to(device)
     radii: dict[int, np.ndarray] = {}
@@ -175,7 +189,7 @@ def certify_predictions(
 
 
 def measure_layers(model: CharTransformer, loader: ResumableLoader, p: Norm) -> dict[str, float]:
-    """Measure each layer's constant at a sentence of median length: lower bounds, to hold the upper ones against."""
+    """Return a lower bound on the constant of each layer, measured at a sentence of median length."""
     lengths = loader.dataset.lengths
     median = int(np.argsort(lengths, kind="stable")[len(lengths) // 2])
     batch = _batch(model, loader, [median])
@@ -184,7 +198,7 @@ def measure_layers(model: CharTransformer, loader: ResumableLoader, p: Norm) -> 
 
 
 def attack_predictions(model: CharTransformer, loader: ResumableLoader, p: Norm) -> np.ndarray:
-    """Return the radius at which an attack changes each prediction of some sentences, inf where none did."""
+    """Return, for the predictions of some sentences, the radius at which an attack changes them; inf if none did."""
     count = len(loader.dataset)
     batch = _batch(model, loader, np.linspace(0, count - 1, min(count, ATTACKED)).round().astype(int).tolist())
     with torch.no_grad():
@@ -195,26 +209,26 @@ def attack_predictions(model: CharTransformer, loader: ResumableLoader, p: Norm)
 
 
 def share_curve(certified: np.ndarray, attacked: np.ndarray) -> list[tuple[float, float, float]]:
-    """Return rows of a radius, the share certified for it and the share that withstands an attack of it."""
+    """Return rows of a radius, the share of predictions certified for it, and the share that withstands an attack."""
     drawn = [radii[(radii > 0) & np.isfinite(radii)] for radii in (certified, attacked)]
     ends = np.concatenate(drawn)
-    if not len(ends):  # nothing was certified and nothing changed, or nothing ever can
+    if not len(ends):  # no radius is positive and finite
         ends = np.ones(1)
     grid = np.geomspace(ends.min() / 2, ends.max() * 2, POINTS)
-    grid = np.union1d(grid, drawn[1])  # where the attacked share falls
+    grid = np.union1d(grid, drawn[1])  # the radii at which the share under attack falls
     return [(float(r), float(np.mean(certified >= r)), float(np.mean(attacked > r))) for r in grid]
 
 
 @torch.no_grad()
 def closest_characters(model: CharTransformer, p: Norm) -> float:
-    """Distance of the two characters that are embedded closest to each other."""
+    """Return the smallest distance between the embeddings of two characters."""
     vectors = model.embedding.weight
     distances = torch.cdist(vectors, vectors, p=p if p == math.inf else 2).fill_diagonal_(math.inf)
     return distances.min().item()
 
 
 def certificate_table(certificate: Certificate, measured: Mapping[str, float]) -> Table:
-    """Lay out the rows and totals, infinity in red, beside what was measured from below."""
+    """Return a table of the bounds, infinity in red, beside the lower bounds that were measured."""
     title = f"Lipschitz certificate in the {NAMES[certificate.p]}, up to {certificate.length} tokens"
     table = Table(title=title, caption="measured: at one sentence, a lower bound")
     table.add_column("layer", no_wrap=True)
@@ -233,7 +247,7 @@ def certificate_table(certificate: Certificate, measured: Mapping[str, float]) -
 
 
 def radii_table(metrics: Mapping[str, Any], name: str) -> Table:
-    """Lay out how far embedded tokens may move before a prediction can change."""
+    """Return a table of how far embedded tokens may move before a prediction can change."""
     table = Table(title="Certified predictions", show_header=False)
     table.add_row("median radius", f"{metrics[f'radius/median/{name}']:.3g}")
     for radius in SHARES:

@@ -1,4 +1,4 @@
-"""Claims: what a paper or a theorem says, what was measured here, and whether it holds."""
+"""Claims of papers and theorems, beside what was measured here and whether they hold."""
 
 import json
 import math
@@ -29,15 +29,15 @@ STYLES: dict[str, str] = {"holds": "green", "fails": BAD, "measured": "blue"}
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim, tested.
+    """A claim that was tested.
 
     Attributes:
-        claim: what is claimed, in a sentence that names the quantity.
-        source: who says so: paper and section, or a page of the documentation.
-        measured: the quantity as it was found here.
-        expected: what it should be; None where nobody has said, and it is reported as measured.
-        relation: how it should stand to what is expected.
-        tolerance: by how much it may miss that, in its own unit, at least 0: for rounding, or for chance.
+        claim: a sentence that names the quantity.
+        source: where it is claimed: paper and section, or a page of the documentation.
+        measured: the value of the quantity that was measured here.
+        expected: the value that is claimed; None if there is none, and the quantity is only reported.
+        relation: the relation that the measured value should have to the expected one.
+        tolerance: the error allowed for rounding or chance, in the unit of the quantity, at least 0.
     """
 
     claim: str
@@ -55,7 +55,7 @@ class Claim:
 
     @property
     def verdict(self) -> Verdict:
-        """``measured`` where nothing is expected; else whether the relation ``holds``, which nan never does."""
+        """``measured`` if nothing is expected; else ``holds`` or ``fails``, which is the verdict for nan."""
         if self.expected is None:
             return "measured"
         beyond = self.measured - self.expected if self.measured != self.expected else 0.0  # inf - inf is nan
@@ -65,16 +65,16 @@ class Claim:
 
 
 def write_claims(folder: Path, claims: Sequence[Claim], seeds: Sequence[int]) -> None:
-    """Write ``claims.json``: a list with an object a claim, in its order, and nothing else.
+    """Write ``claims.json``, a list with an object for each claim, in their order.
 
-    Each has ``claim``, ``source``, ``relation`` (null where nothing is expected), ``expected`` (a number or null),
+    Each has ``claim``, ``source``, ``relation`` (null if nothing is expected), ``expected`` (a number or null),
     ``measured``, ``tolerance``, ``verdict`` (holds, fails or measured), ``seeds``, ``command`` and ``commit``. Numbers
     that JSON does not have are the strings ``inf``, ``-inf`` and ``nan``.
 
     Args:
-        folder: of the study.
-        claims: what it tested.
-        seeds: what all of it was drawn from; empty where nothing is random.
+        folder: the folder of the study.
+        claims: the claims that it tested.
+        seeds: the seeds that were used; empty if nothing is random.
 
     Raises:
         WriteError: the file cannot be written.
@@ -99,13 +99,13 @@ def write_claims(folder: Path, claims: Sequence[Claim], seeds: Sequence[int]) ->
 
 
 def read_claims(folder: Path) -> list[dict[str, Any]]:
-    """Return what ``claims.json`` of a folder holds; empty where there is none or it is broken."""
+    """Return the claims in the ``claims.json`` of a folder; empty if there is none, or it is broken."""
     told = read_json(folder / layout.CLAIMS)
     return [claim for claim in told if isinstance(claim, dict)] if isinstance(told, list) else []
 
 
 def claims_table(claims: Sequence[Claim]) -> Table:
-    """Lay claims out for the terminal, what fails in red."""
+    """Return a table of claims for the terminal; those that fail are red."""
     table = Table(title="Claims")
     table.add_column("claim", overflow="fold")
     table.add_column("source", overflow="fold")
@@ -120,12 +120,12 @@ def claims_table(claims: Sequence[Claim]) -> Table:
 
 
 def spell(number: float) -> str:
-    """Spell a measured number for a reader."""
+    """Return a measured number as text for a reader."""
     return f"{number:.5g}"
 
 
 def spell_expected(relation: str, expected: float, tolerance: float) -> str:
-    """Spell what is expected, with its tolerance: ``at most 1 (+1e-09)``, ``2 ± 0.1``."""
+    """Return the expected value and its tolerance as text: ``at most 1 (+1e-09)``, ``2 ± 0.1``."""
     if relation == "equal to":
         return spell(expected) + (f" ± {tolerance:g}" if tolerance else "")
     sign = "+" if relation == "at most" else "−"
@@ -133,15 +133,15 @@ def spell_expected(relation: str, expected: float, tolerance: float) -> str:
 
 
 def typed_command() -> str:
-    """Return the command line of this process, as it can be typed again from the root of a checkout."""
+    """Return the command line of this process in a form that can be typed at the root of a checkout."""
     program = Path(sys.argv[0]).name
     return shlex.join([*(["python"] if program.endswith(".py") else []), program, *sys.argv[1:]])
 
 
 def code_commit() -> str | None:
-    """Return the commit of the checkout that this code is of, with ``-dirty`` where files differ from it.
+    """Return the commit of the checkout that this code belongs to, with ``-dirty`` if files differ from it.
 
-    None where it is of no checkout (an installed package), or git is not there to ask.
+    None for an installed package, and if git is not available.
     """
     root = Path(__file__).parents[2]
     if not (root / ".git").exists():

@@ -1,4 +1,4 @@
-"""The claims of studies with their figures, as one page of HTML that asks for nothing from outside."""
+"""The claims of studies with their figures, as one self-contained page of HTML."""
 
 import base64
 import logging
@@ -20,17 +20,17 @@ log = logging.getLogger(__name__)
 VERDICTS = ("holds", "fails", "measured")
 PNG = b"\x89PNG\r\n\x1a\n"
 LARGEST_FIGURE = 8_000_000
-"""Bytes of a figure that is put into the page; a larger one is left out."""
+"""Largest size, in bytes, of a figure that is put into the page; larger ones are left out."""
 
 
 def publish_claims(study: str, claims: Sequence[Claim], folder: Path, seeds: Sequence[int]) -> None:
     """Print the claims of a study, and write ``claims.json`` and, with its figures, ``claims.html``.
 
     Args:
-        study: its name.
-        claims: what it tested.
-        folder: where its figures are, each a PNG.
-        seeds: what all of it was drawn from.
+        study: the name of the study.
+        claims: the claims that it tested.
+        folder: the folder of its figures, which are PNG files.
+        seeds: the seeds that were used.
     """
     write_claims(folder, claims, seeds)
     page = write_claims_page([(study, folder)], folder / layout.CLAIMS_PAGE)
@@ -39,13 +39,13 @@ def publish_claims(study: str, claims: Sequence[Claim], folder: Path, seeds: Seq
 
 
 def write_claims_page(studies: Sequence[tuple[str, Path]], file: Path) -> Path:
-    """Write the page of the studies that have claims.
+    """Write the page of studies that have claims.
 
-    All that comes from the folders is text to it: whatever a claim holds, none of it is markup.
+    Everything from the folders is escaped: nothing in a claim can become markup.
 
     Args:
-        studies: (name, folder) of each, in the order of the page.
-        file: where to.
+        studies: the name and the folder of each, in the order of the page.
+        file: the file to write.
 
     Returns:
         `file`.
@@ -86,7 +86,7 @@ def _study(name: str, folder: Path) -> dict[str, Any]:
 
 
 def _spelled(claim: Mapping[str, Any]) -> dict[str, str]:
-    """The cells of a claim, whatever stands in its file."""
+    """Return the cells of a claim, whatever its file contains."""
     expected, measured, tolerance = (_number(claim.get(key)) for key in ("expected", "measured", "tolerance"))
     relation, verdict = claim.get("relation"), claim.get("verdict")
     return {
@@ -99,7 +99,7 @@ def _spelled(claim: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _number(value: Any) -> float | None:
-    """A number of claims.json, which spells those that JSON does not have as strings."""
+    """Return a number of claims.json; those that JSON does not have are strings there."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         return float(value)
     return float(value) if value in ("inf", "-inf", "nan") else None
@@ -110,7 +110,7 @@ def _spell_seeds(seeds: Any) -> str:
 
 
 def _embed(file: Path) -> dict[str, str] | None:
-    """A figure's name and its bytes as an address; None for what is no PNG."""
+    """Return the name of a figure and its content as a data address; None if it is not a PNG file."""
     try:
         if file.stat().st_size > LARGEST_FIGURE:
             return None

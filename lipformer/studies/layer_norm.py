@@ -1,4 +1,4 @@
-"""How steep normalisations are: constants known from above, beside the steepest inputs that a search finds."""
+"""The Lipschitz constants of normalisations: known bounds, beside the steepest inputs that a search finds."""
 
 import csv
 import logging
@@ -28,13 +28,13 @@ from lipformer.theorems import layer_norm_row_sum_bound
 log = logging.getLogger(__name__)
 
 EPS = 1.0
-"""Added to the variance. A constant is proportional to 1/sqrt(eps): at 1 the figures are in that unit."""
+"""Added to the variance. A constant is proportional to 1/sqrt(eps); with 1 all values are in that unit."""
 NORMS: tuple[Norm, ...] = (math.inf, 2)
-"""Of the features of a token; the mixed norm's constant is that of the 2-norm."""
+"""Norms of the features of a token; the constant in the mixed norm is that in the 2-norm."""
 LEARNING_RATE = 0.1
-"""Of the ascents, in units of the inputs' entries."""
+"""Step sizes of the ascents, in units of the entries of the inputs."""
 ROUNDING = 1e-9
-"""By how much a value measured in float64 may exceed a bound."""
+"""Relative error by which a value measured in float64 may exceed a bound."""
 SOURCE = "Kim et al. 2021, sec. 4"
 OURS = "docs/mathematics.md, 10"
 HERE = "this study"
@@ -42,12 +42,12 @@ HERE = "this study"
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is computed.
+    """The extent of the study.
 
     Attributes:
-        widths: D, from the smallest to the largest.
-        starts: of the search, at each width.
-        steps: of each ascent.
+        widths: the widths D, in increasing order.
+        starts: number of starts of the search, at each width.
+        steps: number of steps of each ascent.
     """
 
     widths: tuple[int, ...]
@@ -62,13 +62,13 @@ SCALES = {
 
 
 class Kind(NamedTuple):
-    """A normalisation, and what is known of its constants.
+    """A normalisation with what is known about its constants.
 
     Attributes:
-        name: for the reader.
-        make: the layer for a width, in float64 and with a scale of ones.
-        loose: a further upper bound in the inf-norm for a width, above the layer's own.
-        construct: an input that attains the layer's constant in the inf-norm, for a width, (D,).
+        name: its name for the reader.
+        make: returns the layer of a width, in float64 and with a scale of ones.
+        loose: returns a looser upper bound in the inf-norm than the layer's own, for a width.
+        construct: returns an input that attains the layer's constant in the inf-norm, for a width, (D,).
     """
 
     name: str
@@ -89,18 +89,18 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Row:
-    """What is known and what was found at one width, in one norm: a row of ``constants.csv``.
+    """The results for one width and one norm: a row of ``constants.csv``.
 
     Attributes:
-        kind: of normalisation.
+        kind: the normalisation, a key of `KINDS`.
         p: the norm, ``inf`` or ``2``.
         width: D.
-        loose: bound by row sums of the Jacobian; None in the 2-norm.
+        loose: the bound by row sums of the Jacobian; None in the 2-norm.
         exact: the layer's constant.
-        found: largest constant at the inputs that the search met.
-        median: of what the searches from all starts ended with.
-        apart: largest constant at inputs with one coordinate apart from all others, which are equal.
-        constructed: constant at an input that is known to be steepest.
+        found: the largest local constant that the search met.
+        median: the median, over the starts, of the local constants at which the searches ended.
+        apart: the largest local constant at inputs in which one coordinate differs from the others, which are equal.
+        constructed: the local constant at an input that is known to be steepest.
     """
 
     kind: str
@@ -115,24 +115,24 @@ class Row:
 
 
 class LayerNormStudy:
-    """``study=layer_norm``: bounds of normalisations' constants against optimised inputs, by width.
+    """``study=layer_norm``: bounds on the constants of normalisations against optimised inputs, by width.
 
     Args:
         scale: ``quick`` or ``full``.
-        seed: of the searches' starts.
+        seed: the seed of the starts.
     """
 
     def __init__(self, *, scale: str = LayerNormOptions.scale, seed: int = LayerNormOptions.seed):
         self.scale, self.seed = scale, seed
 
     def run(self, settings: EvaluateConfig, folder: Path) -> None:
-        """Measure, and leave ``constants.csv``, a figure, ``claims.json`` and ``claims.html`` in `folder`.
+        """Measure, and write ``constants.csv``, a figure, ``claims.json`` and ``claims.html`` into `folder`.
 
-        Rows are written as they come, so that a study that is cut off has those before.
+        Each row is written when it is known, so that a study that is interrupted keeps the earlier ones.
 
         Args:
-            settings: the validated configuration; nothing at its root is read but the number of threads.
-            folder: of this evaluation.
+            settings: the validated configuration, of whose root only the number of threads is read.
+            folder: the folder of this evaluation.
 
         Raises:
             WriteError: a file cannot be written.
@@ -156,7 +156,7 @@ class LayerNormStudy:
 
 
 def places(widths: Sequence[int]) -> Iterator[tuple[str, Norm, int]]:
-    """Pass through what is to be measured, with a bar in the terminal, or a line for each where there is none."""
+    """Yield what is to be measured, with a progress bar, or with a line for each if the output is no terminal."""
     every = [(kind, p, width) for kind in KINDS for p in NORMS for width in widths]
     for number, (kind, p, width) in enumerate(tracked(every, "searching", sys.stdout.isatty()), start=1):
         if not sys.stdout.isatty():
@@ -168,11 +168,11 @@ def measure(kind: str, p: Norm, width: int, size: Scale, seed: int) -> Row:
     """Search for steep inputs of one normalisation at one width.
 
     Args:
-        kind: of normalisation, a key of `KINDS`.
+        kind: the normalisation, a key of `KINDS`.
         p: 2 or ``math.inf``.
         width: D.
-        size: of the search.
-        seed: of its starts.
+        size: the extent of the search.
+        seed: the seed of its starts.
     """
     _, make, loose, construct = KINDS[kind]
     layer = make(width)
@@ -196,7 +196,7 @@ def measure(kind: str, p: Norm, width: int, size: Scale, seed: int) -> Row:
 
 
 def search_starts(count: int, width: int, seed: int) -> Float[Tensor, "count 1 D"]:
-    """Draw tokens of normal entries and of sizes from 0.01 to 10, every second one with an outlier of sqrt(D)."""
+    """Draw tokens with normal entries and sizes from 0.01 to 10; every second one has an outlier of sqrt(D)."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(count, 1, width, generator=generator, dtype=torch.float64)
     x[::2, :, 0] *= math.sqrt(width)
@@ -211,10 +211,10 @@ def local_constants(layer: nn.Module, x: Float[Tensor, "B D"], p: Norm) -> Float
 
 
 def claims_of(rows: Sequence[Row]) -> list[Claim]:
-    """Put what is known of the constants beside the rows that were measured.
+    """Return the claims about the constants, tested on the rows that were measured.
 
     Args:
-        rows: of one kind or several.
+        rows: the rows of one normalisation or several.
     """
     claims = []
     for kind in dict.fromkeys(row.kind for row in rows):
@@ -224,7 +224,7 @@ def claims_of(rows: Sequence[Row]) -> list[Claim]:
 
 
 def _claims_in_norm(rows: Sequence[Row]) -> list[Claim]:
-    """Claims of one kind in one norm."""
+    """Return the claims about one normalisation in one norm."""
     kind, p, widths = rows[0].kind, rows[0].p, f"D = {rows[0].width} .. {rows[-1].width}"
     where = f"{KINDS[kind].name}, {p}-norm"
     share = [row.found / row.exact for row in rows]

@@ -1,4 +1,4 @@
-"""Runs beside each other: a page of HTML to look at, and a table in the terminal."""
+"""Compare runs: a page of HTML, and a table in the terminal."""
 
 import logging
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class ReportStudy:
-    """``study=report``: runs beside each other.
+    """``study=report``: compare runs.
 
     Args:
         runs: a glob of run folders.
@@ -32,17 +32,17 @@ class ReportStudy:
     def run(self, settings: EvaluateConfig, folder: Path) -> None:
         """Write ``report.html`` of the runs into `folder`, and print a row for each.
 
-        Of several runs it draws ``figures/`` too. The runs are only read: they may still go, and what they lack is
-        left out. What one folder holds cannot keep the others from being shown: a run that cannot be read or shown is
-        left out, with a warning.
+        With several runs, ``figures/`` is drawn as well. The runs are only read; they may still be running, and files
+        that they lack are left out. A run that cannot be read or shown is left out with a warning, so that it does not
+        keep the others from being shown.
 
         Args:
             settings: the validated configuration.
-            folder: of this evaluation.
+            folder: the folder of this evaluation.
 
         Raises:
             UsageError: there is no run folder.
-            LipformerError: there are, but none can be shown.
+            LipformerError: none of the runs can be shown.
             WriteError: the page cannot be written.
         """
         records = read_runs(find_runs(self.runs))
@@ -61,25 +61,25 @@ class ReportStudy:
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunRecord]:
-    """Read run folders, those left out that cannot be read.
+    """Read run folders; those that cannot be read are left out.
 
     Raises:
-        LipformerError: none is left.
+        LipformerError: none can be read.
     """
     records = []
     for path in folders:
         try:
             records.append(read_record(path))
-        except Exception as error:  # whatever a file of a stranger brings about
+        except Exception as error:  # a file of unknown origin may cause any error
             _leave_out(path, error)
     return _some(records)
 
 
 def showable(records: Sequence[RunRecord], folder: Path) -> list[RunRecord]:
-    """Return the runs that a page in `folder` and a row in the terminal can be made of, each by itself.
+    """Return the runs that can be shown by themselves, as a page in `folder` and as a row in the terminal.
 
     Raises:
-        LipformerError: none is left.
+        LipformerError: none can be shown.
     """
     from lipformer.report.page import render  # imports Bokeh
 
@@ -118,7 +118,7 @@ def _draw(records: Sequence[RunRecord], folder: Path) -> None:
 
 
 def printed(columns: Sequence[Column]) -> Table:
-    """Lay the table of runs out for a terminal, the status and what is not finite in colour."""
+    """Return the table of runs for a terminal; statuses and values that are not finite are coloured."""
     table = Table(title="Runs", caption="nats, bits: best on valid; entropy: at the end, as a share of the largest")
     for column in columns:
         table.add_column(Text(visible(column.title)), justify="right" if column.numeric else "left", overflow="fold")

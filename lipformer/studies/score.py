@@ -1,4 +1,4 @@
-"""A trained model's figures on a split of its corpus, from its checkpoint alone, or sentences that it writes."""
+"""Evaluate a trained model on a split of its corpus, from its checkpoint alone, or let it write sentences."""
 
 import json
 import logging
@@ -15,8 +15,8 @@ from lipformer.errors import UsageError
 from lipformer.models.generate import sample
 from lipformer.runs import layout
 from lipformer.runs.folder import write_metrics
-from lipformer.studies.measured import METRIC_PREFIX, figures_of, figures_table, measure
-from lipformer.studies.opening import choose_device, open_run, open_split, split_loader
+from lipformer.studies.evaluation import METRIC_PREFIX, measure, metrics_table, split_metrics
+from lipformer.studies.loading import choose_device, open_run, open_split, split_loader
 from lipformer.system.atomic import replace_text
 from lipformer.system.terminal import wide_console
 from lipformer.tasks import task_of
@@ -28,13 +28,13 @@ class ScoreStudy:
     """``study=score``: the measures of a run's task on a split, such as nats and bits per character, or sentences."""
 
     def run(self, settings: EvaluateConfig, folder: Path) -> float | None:
-        """Measure a run on a split, or let it write where ``generate.samples`` asks for sentences.
+        """Evaluate a run on a split or, if ``generate.samples`` is above 0, let it write sentences.
 
-        The run is computed with in float32 and its folder only read.
+        The model is computed in float32, and the folder of the run is only read.
 
         Args:
             settings: the validated configuration.
-            folder: of this evaluation.
+            folder: the folder of this evaluation.
 
         Returns:
             The objective of the run's task, such as nats per character; None for sentences.
@@ -51,10 +51,10 @@ class ScoreStudy:
 
 
 def score(settings: EvaluateConfig, folder: Path) -> float:
-    """Measure a run on a split, print the figures, and leave ``metrics.json`` in `folder`.
+    """Evaluate a run on a split, print the metrics, and write ``metrics.json`` into `folder`.
 
     It holds the measures of the run's task, ``<prefix>/nats_per_char`` and ``<prefix>/bits_per_char``, and
-    ``<prefix>/tokens`` (prefix ``val`` or ``test``), and what they are figures of.
+    ``<prefix>/tokens`` (prefix ``val`` or ``test``), and what they were measured on.
     Arguments and errors as for :meth:`ScoreStudy.run`.
 
     Returns:
@@ -68,15 +68,15 @@ def score(settings: EvaluateConfig, folder: Path) -> float:
     log.info("evaluating %s on %s", run.path, data.protocol(split))
     loader = split_loader(data, split)
     measured = measure(run.model, loader, device=device, task=task_of(run.config), show_progress=sys.stdout.isatty())
-    metrics = figures_of(run, data, split, measured)
+    metrics = split_metrics(run, data, split, measured)
     write_metrics(folder, metrics)
-    wide_console().print(figures_table(run, split, metrics))
-    log.info("figures: %s", folder / layout.METRICS_JSON)
+    wide_console().print(metrics_table(run, split, metrics))
+    log.info("metrics: %s", folder / layout.METRICS_JSON)
     return metrics[task_of(run.config).metric(METRIC_PREFIX[split])]
 
 
 def write_sentences(settings: EvaluateConfig, folder: Path) -> None:
-    """Let a run write sentences, print them, and leave ``samples.json`` in `folder`; no corpus is read.
+    """Let a run write sentences, print them, and write ``samples.json`` into `folder`; no corpus is read.
 
     Arguments and errors as for :meth:`ScoreStudy.run`.
     """

@@ -1,4 +1,4 @@
-"""A study: one question, answered by ``python evaluate.py study=<name>`` in a folder of its own."""
+"""The protocol of a study, which answers one question by ``python evaluate.py study=<name>``."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -13,25 +13,25 @@ from lipformer.options.study import StudyOptions
 
 @runtime_checkable
 class Study(Protocol):
-    """What a class needs to be chosen by ``study=``; it is constructed with the options of its YAML, by their names.
+    """The protocol of a class that ``study=`` can name; it is constructed with the options of its YAML, by their names.
 
-    A study that trains starts ``train.py -m`` in a process of its own and reads the run folders that come of it.
+    A study that trains starts ``train.py -m`` in a process of its own, and reads the run folders that this writes.
     """
 
     def run(self, settings: EvaluateConfig, folder: Path) -> float | None:
-        """Answer the question: print what was found, and leave files in `folder`.
+        """Answer the question: print the results, and write files into `folder`.
 
         Args:
-            settings: the validated configuration: what stands at the root, such as ``checkpoint``; the study's own
-                options are in ``settings.study``, and the study has them already.
-            folder: exists, empty but for the log; the study writes nowhere else.
+            settings: the validated configuration; a study reads keys at its root, such as ``checkpoint``. The study's
+                own options are in ``settings.study``, and were given to its constructor.
+            folder: a folder that holds nothing but the log; the study writes nowhere else.
 
         Returns:
-            The figure that a sweep over studies compares, the smaller the better; None where there is none.
+            The value that a sweep over studies compares, of which smaller is better; None if there is none.
 
         Raises:
-            LipformerError: the question cannot be answered, and why, in one line; a ``UsageError`` where what was
-                typed is at fault.
+            LipformerError: the question cannot be answered, for a reason given in one line; a ``UsageError`` if the
+                command line is at fault.
         """
 
 
@@ -39,10 +39,10 @@ def open_study(node: StudyOptions | Mapping[str, Any]) -> Study:
     """Import the class that ``study`` names and construct it with its options.
 
     Args:
-        node: ``_target_`` and options, checked where they have a schema.
+        node: ``_target_`` and options, which have been checked if there is a schema.
 
     Raises:
-        UsageError: there is no such class, it refuses its options, or is no study.
+        UsageError: there is no such class, it refuses its options, or it is not a study.
     """
     options = asdict(node) if isinstance(node, StudyOptions) else node
     if not isinstance(options, Mapping) or not isinstance(options.get("_target_"), str):

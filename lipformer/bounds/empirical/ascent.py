@@ -12,12 +12,12 @@ from lipformer.functional.spectral import Norm, parse_norm
 
 
 class Ascent(NamedTuple):
-    """Where an ascent ended."""
+    """The result of an ascent."""
 
     x: Float[Tensor, "B *shape"]
     """The steepest input met from each start."""
     constant: LocalConstant
-    """Of f at these inputs."""
+    """The local constants of f at these inputs."""
 
 
 def ascend(
@@ -42,11 +42,11 @@ def ascend(
         f: as in :func:`~lipformer.bounds.empirical.local_lipschitz`; three times differentiable.
         x: where the B searches start, (B, N, D). Several starts are a batch: local maxima are many.
         p: 2, ``math.inf`` or "mixed".
-        steps: of Adam.
-        lr: its rate, in units of the inputs' entries.
+        steps: number of steps of Adam.
+        lr: learning rate of Adam, in units of the inputs' entries.
         radius: largest Euclidean norm of a token, to which it is projected after each step; None for no limit.
-        restarts: of the measurement at the first and last inputs.
-        generator: of the random starts of u and v; None for one with a fixed seed.
+        restarts: number of restarts of the measurement at the first and last inputs.
+        generator: random numbers for the starts of u and v; None for one with a fixed seed.
 
     Returns:
         The steepest inputs met, and their constants, measured anew: lower bounds of f's Lipschitz constant (on the

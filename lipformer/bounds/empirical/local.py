@@ -26,7 +26,7 @@ Function = Callable[[Tensor], Tensor]
 
 
 class LocalConstant(NamedTuple):
-    """What was measured, and how far to trust it. Every ``value`` is a lower bound, converged or not."""
+    """A local constant that was measured. Every ``value`` is a lower bound, whether or not the iteration converged."""
 
     value: Float[Tensor, " B"]
     """Largest ``|J v|_p / |v|_p`` found, one per batch element; nan where f is not finite."""
@@ -75,11 +75,11 @@ def local_lipschitz(
             each other.
         x: (B, N, D), or any shape with the batch first.
         p: 2, ``math.inf`` or "mixed".
-        tolerance: relative.
-        max_iterations: of each start.
+        tolerance: relative tolerance.
+        max_iterations: largest number of iterations from each start.
         restarts: random starts; None for 2 in the 2-norm and 16 in the others.
         start: one more v to start from; the value is at least ``|J v|_p / |v|_p`` of it.
-        generator: of the random starts; None for one with a fixed seed.
+        generator: random numbers for the starts; None for one with a fixed seed.
 
     Raises:
         ValueError: unknown ``p``, or fewer than one iteration or start.
@@ -130,7 +130,7 @@ def climb(
 ) -> LocalConstant:
     """Ascend from one functional u, as :func:`local_lipschitz` says; other arguments as there."""
     v = torch.zeros_like(linear.x)
-    value = gain = torch.full_like(sequence_norm(v, p), torch.nan)  # unknown: nothing compares with it
+    value = gain = torch.full_like(sequence_norm(v, p), torch.nan)  # nan, which no comparison is true for
     noise = 8 * torch.finfo(value.dtype).eps
     converged, iterations = torch.zeros_like(value, dtype=torch.bool), 0
     while iterations < max_iterations and not converged.all():
@@ -148,7 +148,7 @@ def climb(
 
 @contextmanager
 def measuring(f: Function, x: Float[Tensor, "B *shape"]) -> Iterator[tuple[Function, Float[Tensor, "B *shape"]]]:
-    """Yield ``f`` and ``x`` as they can be differentiated whatever the surroundings, and leave no trace.
+    """Yield ``f`` and ``x`` such that they can be differentiated in any context, without side effects.
 
     Args:
         f: as in :func:`local_lipschitz`.
@@ -170,7 +170,7 @@ def measuring(f: Function, x: Float[Tensor, "B *shape"]) -> Iterator[tuple[Funct
 
 
 def _with_copies(module: nn.Module) -> Function:
-    """The module as a function of its input alone, with parameters and buffers of its own."""
+    """Return the module as a function of its input alone, with copies of its parameters and buffers."""
     tensors = (*module.named_parameters(), *module.named_buffers())
     copies = {name: at_least_float32(tensor.detach().clone()) for name, tensor in tensors}
 
@@ -181,7 +181,7 @@ def _with_copies(module: nn.Module) -> Function:
 
 
 class _Method(nn.Module):
-    """A module that calls one of its only child's methods."""
+    """A module that calls a method of its only child."""
 
     def __init__(self, owner: nn.Module, method: Callable[[nn.Module, Tensor], Tensor]):
         super().__init__()
@@ -192,7 +192,7 @@ class _Method(nn.Module):
 
 
 def _better(one: LocalConstant, other: LocalConstant) -> LocalConstant:
-    """The larger of two values of each batch element, with all that belongs to it."""
+    """Return the larger of two local constants for each batch element."""
     wins = other.value > one.value
 
     def choose(a: Tensor, b: Tensor) -> Tensor:
@@ -224,7 +224,7 @@ def pairwise_ratios(
     with measuring(f, x) as (function, one), torch.no_grad():
         other = y.detach().to(one)
         devices = [one.device] if one.device.type == "cuda" else []
-        with torch.random.fork_rng(devices):  # what is drawn at random, both draw
+        with torch.random.fork_rng(devices):  # both evaluations draw the same random numbers
             image = function(one)
         distance = sequence_norm(one - other, p)
         return torch.where(distance == 0, 0.0, sequence_norm(image - function(other), p) / distance)

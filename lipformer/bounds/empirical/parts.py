@@ -1,4 +1,4 @@
-"""The measurements by head, by layer, and from the embedding to the end of a model."""
+"""Local constants of single heads, of the layers of a model, and of the whole model."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,10 +15,10 @@ from lipformer.modules.walk import UNEMBEDDING, walk, watching
 
 
 class Head(nn.Module):
-    """What one head adds to an attention layer's output: the heads' outputs sum to the layer's.
+    """The contribution of one head to the output of an attention layer; the contributions of all heads add up to it.
 
-    The others are silenced where the heads are joined, not in the weights, which a layer may use twice (to divide by
-    its own bound).
+    The other heads are set to zero where the heads are joined, not in the weights, because a layer may use the weights
+    twice (to divide by its own bound).
 
     Args:
         layer: attention that calls its projection ``out``, which reads H = ``heads`` equal blocks of columns and has no
@@ -114,7 +114,7 @@ def model_constants(
             as far as `lipformer.modules.walk` finds layers there.
         ids: sentences of equal length; padding would be measured too.
         p: 2, ``math.inf`` or "mixed".
-        starts: directions to start from besides the random ones, by the names of the result; names may lack.
+        starts: directions to start from besides the random ones, by the names of the result; some may be missing.
         options: of :func:`~lipformer.bounds.empirical.local_lipschitz`.
 
     Returns:
@@ -141,4 +141,4 @@ def model_constants(
 
 
 MEASURED = ("layer", "residual", "branch", "norm", "part", "stack", "final_norm")
-"""Roles of what has a local constant: all that maps tokens to tokens, but for whole blocks."""
+"""Roles of the places that have a local constant: all that map tokens to tokens, except whole blocks."""

@@ -1,4 +1,4 @@
-"""What all attention kinds share: their arguments, their projections, and how a theorem becomes a bound."""
+"""Base classes of the attention kinds: arguments, projections, and the bound that follows from a theorem."""
 
 import inspect
 import math
@@ -15,7 +15,7 @@ from lipformer.options.attention import AttentionOptions
 
 
 class AttentionArguments(TypedDict, total=False):
-    """What the constructor of each kind hands on to `Attention`, by name."""
+    """Keyword arguments that the constructor of each kind passes on to `Attention`."""
 
     context: Required[int]
     causal: bool
@@ -23,13 +23,13 @@ class AttentionArguments(TypedDict, total=False):
 
 
 class FusedArguments(AttentionArguments, total=False):
-    """What a kind with two forms hands on to `FusedAttention`."""
+    """Keyword arguments that a kind with two forms passes on to `FusedAttention`."""
 
     fused: bool
 
 
 def _complete_signature(kind: type) -> None:
-    """Let the signature of a constructor list what its ``**`` hands on, so that help and the builder see it."""
+    """Add the arguments that ``**`` passes on to a constructor's signature, for help and for the builder."""
     constructor = vars(kind)["__init__"]
     own = inspect.signature(constructor).parameters
     rest = [name for name, parameter in own.items() if parameter.kind is parameter.VAR_KEYWORD]
@@ -43,9 +43,8 @@ def _complete_signature(kind: type) -> None:
 class Attention(nn.Module):
     """Multi-head self-attention, ``(B, N, D) -> (B, N, D)``.
 
-    A kind says how tokens attend to each other (`attention_weights`, perhaps `values`), and what is known of its
-    Lipschitz constant (`theorem`). Its constructor names its own options and hands the others on as they are; the
-    signature of each kind lists them all.
+    A kind defines how tokens attend to each other (`attention_weights`, perhaps `values`) and its Lipschitz constant
+    (`theorem`). Its constructor names its own options and passes the others on; the signature of each kind lists all.
 
     Args:
         width: features of a token, D.
@@ -61,7 +60,7 @@ class Attention(nn.Module):
     """
 
     caveat = ""
-    """What a reader of the bound should know; where no theorem holds, why."""
+    """What a reader of the bound should know, such as why no theorem holds."""
     dropout_kind: type[Dropout | ContractiveDropout] = Dropout
     query: nn.Linear
     key: nn.Linear
@@ -92,11 +91,10 @@ class Attention(nn.Module):
             _complete_signature(cls)
 
     def project(self, width: int, **columns: int) -> None:
-        """Add a projection by each name, of tokens of `width` features to so many columns.
+        """Add a projection for each name, from tokens of `width` features to the given number of columns.
 
-        In the order in which they are named, which decides their random numbers: Glorot-uniform over the *whole* matrix
-        (all heads together). None has a bias: in queries and keys it cancels from the distances if tied, and no theorem
-        here has one.
+        They are initialised in the given order, Glorot-uniform over the *whole* matrix (all heads together). None has a
+        bias: in tied queries and keys it cancels from the distances, and no theorem here allows for one.
         """
         for name, outputs in columns.items():
             linear = nn.Linear(width, outputs, bias=False)
@@ -104,34 +102,34 @@ class Attention(nn.Module):
             setattr(self, name, linear)
 
     def forward(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch N D"]:
-        """Attend, differentiable to any order."""
+        """Apply attention, differentiable to any order."""
         return self.drop(self.attend(x))
 
     def attend(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch N D"]:
-        """The explicit form: values mixed by weights, and the output map; before dropout."""
+        """Return the explicit form before dropout: values mixed by the weights, then the output map."""
         values = self.values(x)
         return self.out(merge_heads(self.mixing_weights(x).to(values.dtype) @ values))
 
     def values(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N d"]:
-        """What each head mixes."""
+        """Return the values that each head mixes."""
         return split_heads(self.value(x), self.heads)
 
     def mixing_weights(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
-        """The weights that it mixes by: `attention_weights`, where nothing is dropped from them."""
+        """Return the weights by which values are mixed: `attention_weights`, unless some are dropped."""
         return self.attention_weights(x)
 
     def attention_weights(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
-        """What each token attends to, before dropout."""
+        """Return the attention weights, before dropout."""
         raise NotImplementedError
 
     def drop(self, y: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch N D"]:
-        """Dropout of the output."""
+        """Apply dropout to the output."""
         return self.dropout(y)
 
     def lipschitz_bound(self, p: Norm = 2, length: int | None = None) -> Float[Tensor, ""]:
-        """Upper bound on the Lipschitz constant, differentiable, in float64; infinite where no theorem holds.
+        """Return an upper bound on the Lipschitz constant, differentiable, in float64; infinite if no theorem holds.
 
-        Dropout in train mode counts. Weights that are not finite have no constant: infinity, never nan.
+        In train mode dropout is included. Weights that are not finite give infinity, never nan.
 
         Args:
             p: 2, ``math.inf`` or "mixed".
@@ -141,20 +139,20 @@ class Attention(nn.Module):
         return self._with_dropout(self.theorem(p, self.context if length is None else length), p)
 
     def theorem(self, p: Norm, length: int) -> Float[Tensor, ""]:
-        """The constant without dropout, as in `lipschitz_bound`. Here infinity: no theorem, and `caveat` says why."""
+        """Return the constant without dropout, as in `lipschitz_bound`; here infinity, as `caveat` explains."""
         return torch.tensor(math.inf, dtype=torch.float64, device=self.out.weight.device)
 
     def certified_weights(self) -> dict[str, Tensor]:
-        """The four projections in float64, named and laid out as the theorems want them: matrices of ``x W``.
+        """Return the four projections in float64, in the layout of the theorems, as matrices W of ``x W``.
 
-        The first three as (H, D, d), ``out`` as (E, D).
+        The first three have the shape (H, D, d), ``out`` has (E, D).
         """
         inputs = {"query": self.query, "key": self.key, "value": self.value}
         heads = {name: split_outputs(linear.weight.double(), self.heads) for name, linear in inputs.items()}
         return {**heads, "out": self.out.weight.double().mT}
 
     def dropout_constant(self, p: Norm) -> Tensor | float:
-        """Lipschitz constant of all that is dropped."""
+        """Return the Lipschitz constant of the dropout."""
         return self.dropout.lipschitz_constant()
 
     def _with_dropout(self, bound: Tensor, p: Norm) -> Tensor:
@@ -176,24 +174,24 @@ class FusedAttention(Attention):
         self.fused = fused
 
     def forward(self, x: Float[Tensor, "*batch N D"], *, fused: bool | None = None) -> Float[Tensor, "*batch N D"]:
-        """Attend; ``fused=False`` is the explicit form, differentiable to any order."""
+        """Apply attention; ``fused=False`` is the explicit form, differentiable to any order."""
         fused = self.fused if fused is None else fused
         return self.drop(self.attend_fused(x) if fused else self.attend(x))
 
     def attend_fused(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch N D"]:
-        """The fast form; before dropout."""
+        """Return the fast form, before dropout."""
         raise NotImplementedError
 
 
 class BoundedOnBall(Attention):
-    """Attention with a constant on tokens of bounded norm, though it may have none on all."""
+    """Attention that has a Lipschitz constant on tokens of bounded norm, and perhaps none on all tokens."""
 
     def lipschitz_bound_on_ball(
         self, radius: float | Tensor, p: Norm = 2, length: int | None = None
     ) -> Float[Tensor, ""]:
-        """Upper bound on the Lipschitz constant on tokens of Euclidean norm at most ``radius``, float64.
+        """Return an upper bound on the Lipschitz constant on tokens of Euclidean norm at most ``radius``, in float64.
 
-        Dropout in train mode counts.
+        In train mode dropout is included.
 
         Args:
             radius: R.
@@ -207,5 +205,5 @@ class BoundedOnBall(Attention):
     def theorem_on_ball(
         self, weights: dict[str, Tensor], radius: float | Tensor, p: Norm, length: int
     ) -> Float[Tensor, ""]:
-        """The constant without dropout, of `certified_weights`."""
+        """Return the constant without dropout, from `certified_weights`."""
         raise NotImplementedError

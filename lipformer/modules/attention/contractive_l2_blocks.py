@@ -37,7 +37,7 @@ class ContractiveL2BlocksAttention(FactoredL2Attention):
         self.query = orthogonal(nn.Linear(width, width, bias=False))
 
     def query_maps(self) -> Float[Tensor, "H D d"]:
-        """U_h."""
+        """Return the U_h."""
         return split_outputs(self.query.weight, self.heads)
 
     def factors(self) -> tuple[Float[Tensor, "H D d"], Float[Tensor, "H d d"], Float[Tensor, "D D"]]:
@@ -46,10 +46,10 @@ class ContractiveL2BlocksAttention(FactoredL2Attention):
         return query, self.divided_maps(), _side_by_side(self._written(query))
 
     def drop(self, y: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch N D"]:
-        """Dropout of the output; in train mode in the basis of the heads.
+        """Apply dropout to the output, in the basis of the heads.
 
-        A mask of features mixes the heads' subspaces and may expand in the block norm; a mask of coordinates in that
-        basis does not.
+        To drop features would mix the subspaces of the heads and could expand in the block norm; to drop coordinates in
+        that basis does not.
         """
         if self.dropout.p == 0 or not self.training:
             return self.dropout(y)
@@ -74,7 +74,7 @@ class ContractiveL2BlocksAttention(FactoredL2Attention):
         return bound.nan_to_num(nan=math.inf, posinf=math.inf)
 
     def _written(self, query: Tensor) -> Tensor:
-        """The U_pi(h)."""
+        """Return the U_pi(h)."""
         return query.roll(-(self.heads // 2), 0)
 
 

@@ -1,4 +1,4 @@
-"""What the contractive L2 layers that normalise each factor share: the head, its temperature, its penalty."""
+"""Base class of factored L2 attention, contractive because each factor is normalised."""
 
 import math
 from typing import Unpack
@@ -19,7 +19,7 @@ from lipformer.options.attention import FactoredL2Options
 
 
 class FactoredL2Arguments(FusedArguments, total=False):
-    """What a kind hands on to `FactoredL2Attention`."""
+    """Keyword arguments that a kind passes on to `FactoredL2Attention`."""
 
     scale: float
     temperature: float
@@ -29,7 +29,7 @@ class FactoredL2Arguments(FusedArguments, total=False):
 class FactoredL2Attention(SoftmaxAttention, NormalisedForContext):
     r"""Heads :math:`P^h X U_h V_h` with a temperature and a penalty on distance of their own, then O.
 
-    A kind says what U and O are (`query_maps`, `factors`) and what dropout does to its constant.
+    A kind defines U and O (`query_maps`, `factors`) and the effect of dropout on its constant.
 
     Arguments and errors as for :class:`~lipformer.modules.attention.base.Attention` and
     :class:`~lipformer.options.attention.FactoredL2Options`; dropout is contractive in both modes, and a
@@ -38,7 +38,7 @@ class FactoredL2Attention(SoftmaxAttention, NormalisedForContext):
     """
 
     weight_methods = ("factors",)
-    """What depends on the parameters alone (`lipformer.modules.contexts.constant_weights`)."""
+    """Methods that depend on the parameters alone (`lipformer.modules.contexts.constant_weights`)."""
 
     def __init__(
         self,
@@ -79,11 +79,11 @@ class FactoredL2Attention(SoftmaxAttention, NormalisedForContext):
         return slopes(self.log_slope)
 
     def query_maps(self) -> Float[Tensor, "H D d"]:
-        """U_h, all that attention scores need."""
+        """Return the U_h, which are enough for the attention scores."""
         raise NotImplementedError
 
     def factors(self) -> tuple[Float[Tensor, "H D d"], Float[Tensor, "H d d"], Float[Tensor, "D D"]]:
-        """U_h, V_h with all that is divided by, and O in ``nn.Linear`` layout."""
+        """Return U_h, the V_h with all divisions done, and O in ``nn.Linear`` layout."""
         raise NotImplementedError
 
     def linear_maps(self) -> dict[str, Tensor]:

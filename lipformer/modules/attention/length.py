@@ -9,7 +9,7 @@ from lipformer.modules.dropout import ContractiveDropout
 
 
 class NormalisedForContext(FusedAttention):
-    """Attention divided by a constant that holds up to ``context`` tokens: longer sequences are refused.
+    """Attention that is divided by a constant for sequences of up to ``context`` tokens; longer ones are refused.
 
     N is always ``context``, never the batch's length: else the output would depend on padding. Dropout is contractive
     in both modes (:class:`~lipformer.modules.dropout.ContractiveDropout`).
@@ -19,7 +19,7 @@ class NormalisedForContext(FusedAttention):
 
     @property
     def longest_input(self) -> int:
-        """Tokens beyond which the constant would not be valid: ``context``."""
+        """The largest number of tokens for which the constant is valid: ``context``."""
         return self.context
 
     def forward(self, x: Float[Tensor, "*batch N D"], *, fused: bool | None = None) -> Float[Tensor, "*batch N D"]:

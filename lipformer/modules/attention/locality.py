@@ -17,9 +17,9 @@ class _WhereCausal(float):
 
 
 def where_causal(default: float | None) -> float | None:
-    """A default that stands where attention is causal and is left out where it is not.
+    """Return a default that applies only if attention is causal.
 
-    The same number given explicitly is refused there: whoever asks for it would not get it.
+    The same number given explicitly is refused if attention is not causal.
     """
     return None if default is None else _WhereCausal(default)
 

@@ -1,4 +1,4 @@
-"""Attention whose weights are made of scores: what its kinds share."""
+"""Base classes of attention whose weights are computed from scores."""
 
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -7,7 +7,7 @@ from lipformer.functional.attention import masked_softmax
 
 
 class ScoredAttention(nn.Module):
-    """Attention by weights that a kind makes of its scores, one number for each pair of tokens.
+    """Attention whose weights are computed from scores, one number for each pair of tokens.
 
     A kind gives :meth:`attention_scores` and :meth:`weights_from_scores`, two steps so that whoever needs scores and
     weights (:mod:`lipformer.telemetry.attention`) computes each once.
@@ -20,7 +20,7 @@ class ScoredAttention(nn.Module):
         raise NotImplementedError
 
     def weights_from_scores(self, scores: Float[Tensor, "*batch H N N"]) -> Float[Tensor, "*batch H N N"]:
-        """Weights that the scores stand for; 0 where a token is not seen."""
+        """Return the weights of the scores; 0 for tokens that are not attended to."""
         raise NotImplementedError
 
     def attention_weights(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:

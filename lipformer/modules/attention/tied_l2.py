@@ -19,7 +19,7 @@ from lipformer.options.attention import TiedL2Options
 
 
 class TiedL2Arguments(FusedArguments, total=False):
-    """What a kind that derives from `TiedL2Attention` hands on to it."""
+    """Keyword arguments that a derived kind passes on to `TiedL2Attention`."""
 
     columns: int
     locality: float | None
@@ -48,7 +48,7 @@ class TiedL2Attention(SoftmaxAttention, FusedAttention):
     """
 
     weight_methods = ("value_maps",)
-    """What depends on the parameters alone (`lipformer.modules.contexts.constant_weights`)."""
+    """Methods that depend on the parameters alone (`lipformer.modules.contexts.constant_weights`)."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class TiedL2Attention(SoftmaxAttention, FusedAttention):
 
     def attention_scores(self, x: Float[Tensor, "*batch N D"]) -> Float[Tensor, "*batch H N N"]:
         """Negative squared distances over s, less the penalty, up to a constant of each row, before the mask."""
-        origin = x[..., :1, :].detach()  # distances do not depend on it, their rounding does
+        origin = x[..., :1, :].detach()  # distances do not depend on the origin, but their rounding does
         queries = split_heads(self.query(x - origin), self.heads)
         scores = l2_scores(queries, queries, self.s)
         return scores if self.slope is None else penalise_distance(scores, self.slope)

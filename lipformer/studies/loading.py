@@ -1,4 +1,4 @@
-"""What a study of a trained model opens: the device, the run, and a split of its corpus."""
+"""What a study of a trained model needs: the device, the run, and a split of its corpus."""
 
 import sys
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def open_run(settings: EvaluateConfig) -> Run:
 
 
 def choose_device(accelerator: str) -> torch.device:
-    """Return the device that ``auto``, ``cpu`` or ``gpu`` means here.
+    """Return the device that ``auto``, ``cpu`` or ``gpu`` means on this machine.
 
     Raises:
         UsageError: ``gpu`` on a machine without one.
@@ -45,8 +45,8 @@ def open_split(run: Run, settings: EvaluateConfig) -> CharDataModule:
     """Read a split of the run's corpus with the run's vocabulary; the training split is not read.
 
     Args:
-        run: its configuration names the corpus and the limit that ``max_length=training`` means.
-        settings: the split, and what differs from the training run.
+        run: a run, whose configuration names the corpus and the limit that ``max_length=training`` means.
+        settings: name the split and the options that differ from those of the training.
 
     Raises:
         DataError: the split cannot be read, or holds a line longer than the model reads.
@@ -59,7 +59,7 @@ def open_split(run: Run, settings: EvaluateConfig) -> CharDataModule:
     longest = _check_lengths(corpus, split, max_length, contracts.longest_input(run.model))
     data = CharDataModule(
         corpus,
-        context=sys.maxsize,  # checked above, as the remedy is another than in training
+        context=sys.maxsize,  # checked above, because the remedy differs from that in a training
         max_length=max_length,
         unknown=options["unknown"],
         batch_tokens=max(settings.batch_tokens, longest),  # a batch holds at least one line
@@ -77,7 +77,7 @@ def split_loader(data: CharDataModule, split: Split) -> ResumableLoader:
 
 
 def _changes(changed: Mapping[str, Any], trained: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the data options to change (not null), all of them options that the run's corpus has."""
+    """Return the data options that are not null, after checking that the run's corpus has them."""
     known = [name for name in trained if not name.startswith("_") and (name not in LOADER_KEYS or name == "unknown")]
     changed = {name: value for name, value in changed.items() if value is not None}
     for name in changed:
@@ -89,7 +89,7 @@ def _changes(changed: Mapping[str, Any], trained: Mapping[str, Any]) -> dict[str
 
 
 def _check_lengths(corpus: Corpus, split: Split, max_length: int | None, limit: int | None) -> int:
-    """Return the tokens of the longest line of at most `max_length`; refuse a line longer than `limit`."""
+    """Return the length of the longest line of at most `max_length` tokens; refuse one longer than `limit`."""
     longest = 0
     for i, line in enumerate(corpus.lines(split)):
         tokens = len(line) + 1

@@ -1,4 +1,4 @@
-"""How well a model predicts a split: measured, named as metrics, laid out as a table."""
+"""Evaluate a model on a split: measure its objective, and return it as metrics and as a table."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from lipformer.tasks import LANGUAGE, Task, task_of
 from lipformer.telemetry.objective import Average
 
 METRIC_PREFIX: dict[str, str] = {"valid": "val", "test": "test"}
-"""Split -> first part of its metrics' names, the same in training and here."""
+"""Split -> the group of its metrics, the same in a training and in an evaluation."""
 
 
 @torch.no_grad()
@@ -36,10 +36,10 @@ def measure(
 
     Args:
         model: in eval mode, on `device`.
-        batches: of sized iterables such as a loader the number is shown.
+        batches: the batches; the bar shows their number if it is known.
         device: where the model is.
-        task: of the model.
-        show_progress: draw a bar in the terminal.
+        task: the task of the model.
+        show_progress: whether to show a bar in the terminal.
     """
     total, sums = Average().to(device), locate(task.module, "task").sums
     for batch in tracked(batches, "evaluating", show_progress):
@@ -48,8 +48,8 @@ def measure(
     return total
 
 
-def figures_of(run: Run, data: CharDataModule, split: Split, measured: Average) -> dict[str, Any]:
-    """Return what ``metrics.json`` says of a run on a split, and what it is a figure of.
+def split_metrics(run: Run, data: CharDataModule, split: Split, measured: Average) -> dict[str, Any]:
+    """Return the content of ``metrics.json`` for a run on a split, including what it was measured on.
 
     Raises:
         CheckpointError: the model predicts nan.
@@ -71,8 +71,8 @@ def figures_of(run: Run, data: CharDataModule, split: Split, measured: Average) 
     }
 
 
-def figures_table(run: Run, split: str, metrics: Mapping[str, Any]) -> Table:
-    """Lay out what was measured and on what, one fact a row."""
+def metrics_table(run: Run, split: str, metrics: Mapping[str, Any]) -> Table:
+    """Return a table of the metrics and of what they were measured on."""
     prefix, task = METRIC_PREFIX[split], task_of(run.config)
     table = Table(title=f"Evaluation on {split}", show_header=False)
     table.add_column("what", no_wrap=True)
@@ -93,7 +93,7 @@ def figures_table(run: Run, split: str, metrics: Mapping[str, Any]) -> Table:
 
 
 def _describe(node: Mapping[str, Any]) -> str:
-    """A class without its package, and its options."""
+    """Return the name of a class without its package, and its options."""
     kind = node["_target_"].rpartition(".")[2]
     hidden = ("_target_", "reads")
     options = ", ".join(f"{name}={value}" for name, value in node.items() if name not in hidden)
