@@ -64,4 +64,4 @@ wheel: $(READY)  ## Build the wheel into dist/
 	$(BIN)/python -m build --wheel
 
 clean:  ## Remove the virtual environment, builds and caches (runs/ stays)
-	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache .mypy_cache .grimp_cache .import_linter_cache .hypothesis

@@ -83,3 +83,18 @@ def wait_for(path: Path, process: subprocess.Popen, seconds: float = 120) -> Non
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, f"{path} did not come"
         time.sleep(0.05)
+
+
+WATCHED = (
+    "callbacks=stability",
+    "callbacks.stability.every_n_steps=2",
+    "callbacks.stability.expensive_every_n_steps=4",
+)
+"""Options of a run that telemetry measures often."""
+
+
+def weights_of(folder: Path, which: str = "last"):
+    """Return the weights in a checkpoint of a run folder."""
+    import torch  # after `cli`, which sets how OpenMP's threads wait
+
+    return torch.load(folder / "checkpoints" / f"{which}.ckpt", weights_only=True)["state_dict"]

@@ -1,0 +1,1 @@
+"""Lipschitz certificates of models and radii of their predictions; lower bounds that were measured."""

@@ -1,0 +1,1 @@
+"""A training, from its configuration to its results."""
