@@ -1,4 +1,4 @@
-"""Continuing a run: its own configuration, and the few things that may change on the way."""
+"""Continuing a run from its last checkpoint, with the configuration that it was started with."""
 
 import copy
 import logging
@@ -26,9 +26,9 @@ from lipformer.training.resume_changes import may_change, refuse_changes
 
 log = logging.getLogger(__name__)
 
-# Groups that become objects besides the model's and its corpus.
+# Groups of the configuration that training builds objects from, besides those of the model and the corpus.
 BUILT_TO_TRAIN = ("optimizer", "schedule", "regularizer", "callbacks", "logger")
-# What Lightning and the data module restore, and would fail on with errors of their own.
+# Keys that Lightning and the data module restore, with their types; without them they would fail in ways of their own.
 RESUMABLE = {
     "epoch": int,
     "global_step": int,
@@ -43,14 +43,14 @@ RESUMABLE = {
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run to go on with.
+    """A run that is to be continued.
 
     Attributes:
         path: the checkpoint, from which Lightning restores the state of the training.
-        model: rebuilt, with its weights.
-        vocabulary: of the text it was trained on.
-        step: optimizer steps taken.
-        config: its own configuration, with what may change taken from the command line.
+        model: the model, rebuilt with its weights.
+        vocabulary: the vocabulary of the text that it was trained on.
+        step: number of optimizer steps taken so far.
+        config: the run's own configuration; keys that may change have the values of the command line.
     """
 
     path: Path
@@ -61,15 +61,15 @@ class Resumed:
 
 
 def resume_run(config: DictConfig, hydra: HydraConf) -> Resumed:
-    """Read the run that ``resume`` names, once, and rebuild its model.
+    """Read the checkpoint of the run that ``resume`` names, and rebuild the run's model.
 
     Args:
-        config: what Hydra composed, with ``resume`` set.
-        hydra: Hydra's own configuration: which overrides were typed.
+        config: the configuration that Hydra composed, with ``resume`` set.
+        hydra: Hydra's own configuration, which lists the overrides that were typed.
 
     Raises:
-        CheckpointError: there is no checkpoint to continue from.
-        UsageError: an override would change what the checkpoint holds, or the training is over.
+        CheckpointError: there is no checkpoint that can be continued.
+        UsageError: an override would change something that the checkpoint fixes, or the training has reached its end.
     """
     path = find_checkpoint(config.resume, "last", key="resume")
     checkpoint = read_checkpoint(path)
@@ -83,7 +83,7 @@ def resume_run(config: DictConfig, hydra: HydraConf) -> Resumed:
         raise CheckpointError(f"{path}: {error}; the file was altered") from error
     except (LookupError, TypeError) as error:
         raise CheckpointError(f"{path}: its configuration lacks {error}; the file was altered") from error
-    if "${" in str(stored):  # a resolver could read the environment; what lipformer stores has none left
+    if "${" in str(stored):  # a resolver could read the environment; lipformer stores resolved values only
         raise CheckpointError(f"{path}: its configuration holds an interpolation; the file was altered")
     typed = typed_keys(hydra)
     refuse_changes(config, typed, stored)
@@ -96,7 +96,14 @@ def resume_run(config: DictConfig, hydra: HydraConf) -> Resumed:
 
 
 def _continued(config: DictConfig, stored: Mapping[str, Any], free: list[str], path: Path) -> DictConfig:
-    """The stored configuration, with the typed keys that may change; null for those that were removed (``~key``)."""
+    """Return the stored configuration with the typed values of the keys in `free`, None for a key removed by ``~key``.
+
+    Args:
+        config: the configuration that Hydra composed.
+        stored: the configuration of the run.
+        free: the typed keys that may change.
+        path: the checkpoint, for error messages.
+    """
     continued = copy.deepcopy(config)
     try:
         for key, value in stored.items():
@@ -109,7 +116,7 @@ def _continued(config: DictConfig, stored: Mapping[str, Any], free: list[str], p
 
 
 def _check_resumable(checkpoint: Mapping[str, Any], path: Path) -> None:
-    """Refuse a checkpoint of weights alone, and one that was altered."""
+    """Refuse a checkpoint that holds no training state, such as one of weights alone."""
     for key, kind in RESUMABLE.items():
         value = checkpoint.get(key)
         if not isinstance(value, kind) or (kind is not int and not value):
@@ -119,13 +126,14 @@ def _check_resumable(checkpoint: Mapping[str, Any], path: Path) -> None:
 
 
 def _check_trainer(options: Mapping[str, Any]) -> None:
-    """Check ranges: the stored group has no schema, and here no class would refuse what was typed over it."""
+    """Check the ranges of the group ``trainer``, which Hydra has not checked against the stored configuration."""
     stated = {option.name for option in TrainerOptions.stated()}
     for name, value, wanted in TrainerOptions.faults({key: options[key] for key in options if key in stated}):
         raise UsageError(f"trainer.{name}={value}: it must be {wanted}")
 
 
 def _check_room_to_train(checkpoint: Mapping[str, Any], options: Mapping[str, Any], path: Path) -> None:
+    """Refuse a training that has already reached ``trainer.max_steps`` or ``trainer.max_epochs``."""
     epoch = checkpoint["CharDataModule"].get("epoch", 0)
     for key, done in (("step", checkpoint["global_step"]), ("epoch", epoch)):
         limit = options[f"max_{key}s"]

@@ -1,4 +1,4 @@
-"""What the command line of a continued run may change, and what has to be as the run has it."""
+"""Which keys of a continued run the command line may change, and which must be as the run has them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -8,8 +8,9 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from lipformer.errors import UsageError
 from lipformer.runs.differences import spell
 
-# What a continued run may be given anew: how long and where it trains, where its text and its logs are. All else is
-# part of what the checkpoint holds (weights, optimizer state, position in the data) and would be ignored or break it.
+# Groups and keys that may differ in a continued run: how long and where it trains, where its text and its logs are. All
+# others describe the state in the checkpoint (weights, optimizer, position in the data): to change them would have no
+# effect, or make the state unusable.
 FREE_GROUPS = ("trainer", "callbacks", "logger")
 FREE_KEYS = (
     "name",
@@ -23,26 +24,27 @@ FREE_KEYS = (
     "data.download",
 )
 EXPERIMENT = "experiment"
-"""The group whose choices set keys all over the configuration."""
+"""The group whose choices set keys of many other groups."""
 TARGET = "_target_"
 
 
 def may_change(key: str) -> bool:
-    """Whether a continued run may be given this key, or group, anew."""
+    """Return whether this key, or group, may differ in a continued run."""
     return key.split(".")[0] in FREE_GROUPS or key in FREE_KEYS
 
 
 def refuse_changes(config: DictConfig, typed: Sequence[str], stored: Mapping[str, Any]) -> None:
-    """Refuse a typed key or group that is not as the run has it; one that says the same is no change.
+    """Refuse overrides whose values differ from those of the run.
 
-    A group that was typed counts with all the options that it stands for, but for those that follow another key
-    (``${depth}``); the corpus with its class alone, for it has to be named before its keys can be typed. An experiment
-    counts with all that it composes to. What was not typed does not count.
+    An override that repeats the run's value is accepted. A typed group is compared in all its options, except those
+    that follow another key (``${depth}``). Of the group ``data`` only the class is compared, since the corpus must be
+    named before its keys can be typed. An experiment is compared in everything that it sets. Keys that were not typed
+    are not compared.
 
     Args:
-        config: what Hydra composed.
+        config: the configuration that Hydra composed.
         typed: keys and groups of the overrides.
-        stored: the plain configuration of the run.
+        stored: the configuration of the run, as plain containers.
 
     Raises:
         UsageError: the first difference, with both values.
@@ -65,7 +67,7 @@ def refuse_changes(config: DictConfig, typed: Sequence[str], stored: Mapping[str
 
 
 def _options(config: DictConfig, key: str) -> Iterator[tuple[str, Any]]:
-    """The values that a typed key stands for, under dotted names, a group's class first."""
+    """Yield the options that a typed key or group sets, with dotted names; a group's class comes first."""
     node = OmegaConf.select(config, key)
     if not isinstance(node, DictConfig):
         yield key, OmegaConf.to_container(node) if isinstance(node, ListConfig) else node
@@ -77,6 +79,7 @@ def _options(config: DictConfig, key: str) -> Iterator[tuple[str, Any]]:
 
 
 def _look_up(stored: Mapping[str, Any], name: str) -> Any:
+    """Return the value under a dotted name; None if there is none."""
     value: Any = stored
     for part in name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -84,7 +87,7 @@ def _look_up(stored: Mapping[str, Any], name: str) -> Any:
 
 
 def _short(name: str, value: Any) -> str:
-    """Spell a value as it is typed, a class without its package."""
+    """Return a value as it would be typed; of a class, its name without the package."""
     if isinstance(value, Mapping):
         value, name = value.get(TARGET), TARGET
     return str(value).rpartition(".")[2] if value is not None and name.endswith(TARGET) else spell(value)

@@ -27,21 +27,20 @@ log = logging.getLogger(__name__)
 def run_training(
     settings: TrainConfig, config: dict[str, Any], folder: Path, outcome: Outcome, resumed: Resumed | None = None
 ) -> float | None:
-    """Train, and leave checkpoints and figures in `folder`.
+    """Train a model, and leave checkpoints and figures in `folder`.
 
     Args:
         settings: the validated configuration.
-        config: the same as plain containers: what is stored and logged.
-        folder: the run folder, claimed and empty but for the log.
-        outcome: its `best` is kept up to date, so that an interrupted run reports it too.
+        config: the same configuration as plain containers, which are stored and logged.
+        folder: the run folder, claimed by this process; it holds nothing but the log.
+        outcome: its `best` is set even if the training is interrupted, so that the run's end can report it.
         resumed: the run to continue, if any.
 
     Returns:
-        The best value of the task's objective on valid, such as nats per character; None where no validation was
-        reached.
+        The best value of the task's objective on valid, such as nats per character; None if there was no validation.
 
     Raises:
-        LipformerError: data, model or trainer refuse the configuration, or training diverged.
+        LipformerError: a part of the training cannot be built as configured, or the training diverged.
     """
     prepare(settings, config, folder)
     training = build_training(settings, config, folder, resumed)
@@ -61,7 +60,7 @@ def run_training(
 
 
 def prepare(settings: TrainConfig, config: dict[str, Any], folder: Path) -> None:
-    """Write ``config.yaml``, on the first rank, and set the number of threads."""
+    """Write ``config.yaml`` (the first rank does), and set the number of CPU threads."""
     if local_rank() == 0:
         replace_text(folder / layout.CONFIG, OmegaConf.to_yaml(OmegaConf.create(config)))
     threads = choose_threads(
@@ -75,19 +74,20 @@ def fit(training: Training) -> None:
 
     Raises:
         DivergedError: a loss, a gradient or a weight is not finite.
-        KeyboardInterrupt: there was a Ctrl-C; all is saved by then, but a sweep must not go on.
-        Terminated: there was another signal.
+        KeyboardInterrupt: the user pressed Ctrl-C; everything is saved by then, and a sweep ends with it.
+        Terminated: the process received another signal that ends it.
     """
     trainer = training.trainer
     path = training.resumed.path if training.resumed else None
     try:
-        with ending_signals.deferred():  # to the end of a step
+        with ending_signals.deferred():  # until a step has ended
             trainer.fit(training.module, training.data, ckpt_path=path, weights_only=True)
     except Terminated:
         raise
     except SystemExit:
         if trainer.interrupted:  # Lightning turns Ctrl-C into exit code 1
-            signal.signal(signal.SIGINT, signal.default_int_handler)  # and leaves it ignored, in last uploads too
+            # and ignores it from then on, also while results are uploaded.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
             raise KeyboardInterrupt from None
         raise
     if training.stop.asked:
@@ -95,7 +95,7 @@ def fit(training: Training) -> None:
 
 
 def say_what_next(task: Task, best: float | None, folder: Path) -> None:
-    """Log the best score of a training that finished, and what can be done with it."""
+    """Log the best score of a finished training, and the command that tests the model."""
     if best is not None:
         log.info("best valid: %s", ", ".join(f"{measure.of(best):.4f} {measure.short}" for measure in task.measures))
     log.info("test it with: python evaluate.py checkpoint=%s", folder)

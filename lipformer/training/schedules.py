@@ -1,4 +1,4 @@
-"""Learning-rate factors as functions of the optimizer step, counted from 0."""
+"""Learning-rate schedules: the factor of the learning rate as a function of the optimizer step, counted from 0."""
 
 import math
 
@@ -6,6 +6,7 @@ from lipformer.options.optimisation import ConstantOptions, CosineScheduleOption
 
 
 def _warmup(step: int, warmup_steps: int) -> float:
+    """Return a factor that rises linearly to 1 over the first `warmup_steps` steps."""
     return min(1.0, (step + 1) / warmup_steps) if warmup_steps else 1.0
 
 
@@ -32,9 +33,11 @@ def cosine(
     warmup_steps: int = CosineScheduleOptions.warmup_steps,
     final_fraction: float = CosineScheduleOptions.final_fraction,
 ) -> float:
-    """Return half a cosine from 1 to `final_fraction` after a linear warm-up; constant past `total_steps`.
+    """Return a factor that falls from 1 to `final_fraction` along half a cosine, after a linear warm-up.
 
-    Options as in `CosineScheduleOptions`.
+    It stays at `final_fraction` after `total_steps`. Options as in `CosineScheduleOptions`.
+
+    References: Loshchilov, Hutter 2017 (SGDR), arXiv 1608.03983, eq. 5, without restarts.
     """
     CosineScheduleOptions.check(warmup_steps=warmup_steps, total_steps=total_steps, final_fraction=final_fraction)
     if step < warmup_steps:

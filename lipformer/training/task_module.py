@@ -1,4 +1,4 @@
-"""The training loop's view of a model, whatever the task: steps, sums, metrics, optimizer."""
+"""The Lightning module that trains a model on any task: its steps, the sums behind its metrics, its optimizer."""
 
 import math
 from abc import abstractmethod
@@ -24,26 +24,27 @@ from lipformer.training.parameter_groups import parameter_groups
 from lipformer.training.regularizers import Regularized, no_regularizer
 
 Sums = tuple[Float[Tensor, ""], Float[Tensor, ""]]
-"""The objective summed over a batch, in float64, and the number of what it was summed over."""
+"""The objective summed over a batch, in float64, and the number of predictions in the sum."""
 
 
 class TaskModule(pl.LightningModule):
-    """Trains a model on the objective of a task, a mean over all that is predicted.
+    """Trains a model on the objective of a task, a mean over all predictions.
 
-    A task has a class of its own that states `task` and `sums`.
+    Each task has a subclass that states `task` and `sums`.
 
     Args:
         model: the network.
-        optimizer: called with parameter groups.
-        schedule: learning-rate factor of an optimizer step.
-        regularizer: returns the outputs of a batch and a penalty to add to the loss, or None.
-        checkpoint_extras: stored in each checkpoint under ``lipformer``; plain containers only.
-        seed: of the noise of each step.
-        log_every_steps: optimizer steps between two lines of training metrics.
+        optimizer: called with the parameter groups; returns the optimizer.
+        schedule: returns the learning-rate factor of an optimizer step.
+        regularizer: called with the model and a batch; returns the model's outputs, and a penalty to add to the loss
+            or None.
+        checkpoint_extras: plain containers, stored in each checkpoint under ``lipformer``.
+        seed: seed of the random numbers that each step draws (dropout).
+        log_every_steps: optimizer steps between two rows of training metrics.
 
     Attributes:
-        tokens_seen: trained on so far, by all ranks; of other tasks what they count.
-        batch_score: the objective's mean over the last training batch, of all ranks together.
+        tokens_seen: number of tokens, or of what else the task predicts, that all ranks have trained on so far.
+        batch_score: mean of the objective over the last training batch, of all ranks together.
     """
 
     task: ClassVar[Task]
@@ -76,9 +77,9 @@ class TaskModule(pl.LightningModule):
     @staticmethod
     @abstractmethod
     def sums(outputs: Any, batch: Batch) -> Sums:
-        """Return the objective summed over a batch, and over how many it was summed.
+        """Return the objective summed over a batch, and the number of predictions in the sum.
 
-        Training, validation and evaluation are made of these sums, so that no figure depends on how it was batched.
+        Training, validation and evaluation add up these sums, so that no metric depends on the division into batches.
 
         Args:
             outputs: what the model returned for ``batch.inputs``.
@@ -86,21 +87,25 @@ class TaskModule(pl.LightningModule):
         """
 
     def on_train_batch_start(self, batch: Batch, batch_idx: int) -> None:
-        """Seed the noise of this step from (seed, epoch, batch) alone, so that a resumed run draws the same."""
+        """Seed the random numbers of this step from seed, epoch, batch and rank; a continued run then repeats them."""
         torch.manual_seed(hash((self._seed, self.current_epoch, batch_idx, self.global_rank)) % 2**63)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Return the mean of the objective over the batch, and the regularizer's penalty beside it."""
+        """Return the loss: the mean of the objective over the batch, plus the regularizer's penalty.
+
+        Raises:
+            DivergedError: the loss or the penalty is not finite.
+        """
         outputs, penalty = self._regularizer(self.model, batch)
         total, count = self.sums(outputs, batch)
-        # Of all ranks together, so that all of them go on, or none does.
+        # Summed over all ranks, so that either all of them go on or none does.
         sums = self.trainer.strategy.reduce(torch.stack([total.detach(), count.double()]), reduce_op="sum").tolist()
         self.batch_score, all_counted = sums[0] / sums[1], int(sums[1])
         if not math.isfinite(self.batch_score):
             raise DivergedError(f"the loss became {self.batch_score} at step {self.global_step}: lower lr={self.lr:g}")
         self.train_average.update(total, count)
-        # Lightning averages gradients over ranks: times their number, divided by all their tokens, the mean is one
-        # over tokens whatever share of them each rank has.
+        # Lightning averages the gradients over ranks. Multiplied by the number of ranks and divided by the tokens of
+        # all of them, the average is the mean over tokens, however many of them each rank has.
         self.tokens_seen += all_counted
         loss = total * self.trainer.world_size / all_counted
         if penalty is None:
@@ -112,7 +117,11 @@ class TaskModule(pl.LightningModule):
         return loss + penalty
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
-        """Log the gradient's norm before clipping, and stop on one that is not finite."""
+        """Log the norm of the gradient before clipping, and the other metrics of the training.
+
+        Raises:
+            DivergedError: the gradient is not finite.
+        """
         norm = torch.nn.utils.get_total_norm([p.grad for p in self.parameters() if p.grad is not None])
         if not torch.isfinite(norm) and not self._scaler_answers():
             raise DivergedError(f"the gradient became {norm.item()} at step {self.global_step}: lower lr={self.lr:g}")
@@ -126,21 +135,26 @@ class TaskModule(pl.LightningModule):
             self.train_average.reset()
 
     def _scaler_answers(self) -> bool:
-        """Whether float16's loss scale is what overflowed: its scaler skips such a step and takes a smaller scale.
+        """Return whether a gradient that is not finite is left to the loss scaler of float16.
 
-        It also raises the scale from time to time until a step overflows, so that these steps are no divergence.
+        The scaler skips a step whose scaled gradient overflows, and lowers its scale. It also raises the scale from
+        time to time until a step overflows, so an overflow is no divergence unless the scale is at its lowest.
         """
         scaler = getattr(self.trainer.precision_plugin, "scaler", None)
         return scaler is not None and scaler.get_scale() > 1
 
     def validation_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
-        """Add the batch to the sums of the split, and return its own sum."""
+        """Add the batch to the sums of the split, and return the objective summed over the batch."""
         total, count = self.sums(self.model(batch.inputs), batch)
         self.val_average.update(total, count)
         return total
 
     def on_validation_epoch_end(self) -> None:
-        """Log the task's measures of the whole split."""
+        """Log the task's measures of the whole split.
+
+        Raises:
+            DivergedError: the objective is not finite.
+        """
         score = self.val_average.compute()
         self.val_average.reset()
         if not torch.isfinite(score):
@@ -154,17 +168,17 @@ class TaskModule(pl.LightningModule):
 
     @property
     def lr(self) -> float:
-        """Learning rate of the coming step."""
+        """Learning rate of the next step."""
         return self.trainer.optimizers[0].param_groups[0]["lr"]
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
-        """Return the optimizer, and its schedule by steps."""
+        """Return the optimizer, and the schedule of its learning rate, which advances with each step."""
         optimizer = self._optimizer(parameter_groups(self.model))
         scheduler = LambdaLR(optimizer, self._schedule)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Add what makes the checkpoint sufficient by itself, and the sums that the next log line is made of."""
+        """Add what is needed to rebuild the run from the checkpoint alone, and the sums of the training metrics."""
         sums = {
             "tokens_seen": self.tokens_seen,
             "nats": float(self.train_average.total),  # by the names of version 0.1.0, whatever the task
@@ -173,7 +187,10 @@ class TaskModule(pl.LightningModule):
         checkpoint["lipformer"] = {**self._extras, **sums}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the sums, and let an unfinished validation be forgotten: its own sums are gone."""
+        """Restore the sums of the training metrics.
+
+        A validation that was under way starts again, since its sums are not in the checkpoint.
+        """
         rename_weights(checkpoint)  # Lightning read the file itself, and loads the weights next
         extras = checkpoint["lipformer"]
         self.tokens_seen = extras["tokens_seen"]

@@ -1,4 +1,4 @@
-"""Lightning's trainer, as a run uses it."""
+"""Building Lightning's trainer from the group ``trainer`` of the configuration."""
 
 from pathlib import Path
 from typing import Any
@@ -18,18 +18,18 @@ def build_trainer(
     """Build the trainer of a run.
 
     Args:
-        options: the group ``trainer``.
+        options: the group ``trainer`` of the configuration.
         folder: the run folder.
-        callbacks: in the order in which they are called.
-        loggers: besides the one of ``metrics.csv``.
+        callbacks: the callbacks, in the order in which they are called.
+        loggers: the loggers besides that of ``metrics.csv``.
 
     Raises:
-        UsageError: the machine lacks the accelerator or the devices, or the CPU is to compute in float16.
+        UsageError: the machine lacks the accelerator or the devices, or float16 is asked for on the CPU.
     """
     # Lightning's auto and gpu also mean Apple's GPU, which has no float64 for the sums of nats.
     accelerators = {"cpu": "cpu", "gpu": "cuda", "auto": "cuda" if torch.cuda.is_available() else "cpu"}
     accelerator = accelerators[options["accelerator"]]
-    if accelerator == "cpu" and options["precision"] == "16-mixed":  # Lightning would take bfloat16 without a word
+    if accelerator == "cpu" and options["precision"] == "16-mixed":  # Lightning would silently take bfloat16
         raise UsageError("trainer.precision=16-mixed: the CPU does not train in float16; take bf16-mixed")
     try:
         return pl.Trainer(
@@ -38,7 +38,7 @@ def build_trainer(
             precision=options["precision"],
             max_steps=options["max_steps"],
             max_epochs=options["max_epochs"],
-            min_epochs=0,  # lets the last step be the middle of an epoch
+            min_epochs=0,  # so that the last step may be in the middle of an epoch
             gradient_clip_val=options["gradient_clip"],
             val_check_interval=options["val_every_steps"],
             check_val_every_n_epoch=None,
@@ -48,7 +48,7 @@ def build_trainer(
             callbacks=callbacks,
             default_root_dir=folder,
             num_sanity_val_steps=0,
-            use_distributed_sampler=False,  # the batch sampler knows its rank; Lightning would undo the buckets
+            use_distributed_sampler=False,  # the batch sampler divides the batches among the ranks itself
             enable_model_summary=False,
             enable_progress_bar=False,  # callbacks/progress.py shows it
             plugins=[AtomicCheckpointIO(), *([LightningEnvironment()] if options["devices"] == 1 else [])],

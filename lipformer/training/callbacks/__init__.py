@@ -1,1 +1,1 @@
-"""Lightning callbacks."""
+"""The Lightning callbacks of a training."""

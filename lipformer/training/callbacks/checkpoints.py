@@ -1,4 +1,4 @@
-"""The two checkpoints of a run: the best, and the last from which it can go on."""
+"""The two checkpoints of a run: the best one, and the last one, from which the run can be continued."""
 
 import logging
 import shutil
@@ -21,25 +21,29 @@ log = logging.getLogger(__name__)
 
 
 class FiniteCheckpoint(ModelCheckpoint):
-    """Writes no weights that hold nan or infinity: the run has diverged, whatever its validation says."""
+    """Saves checkpoints, but never of weights that are not finite: such a run has diverged, whatever its score."""
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Look at the weights, then save them."""
+        """Save the weights.
+
+        Raises:
+            DivergedError: they are not finite.
+        """
         if name := nonfinite_parameter(pl_module):
             raise DivergedError(f"the weights are not finite at step {trainer.global_step}, first {name}: lower lr")
         super().on_validation_end(trainer, pl_module)
 
 
 class BestCheckpoint(FiniteCheckpoint):
-    """Keeps ``best.ckpt``; a continued run takes it along into its own folder.
+    """Keeps ``best.ckpt``, the checkpoint with the lowest value of a metric.
 
-    Lightning forgets the best score when the folder changes, and the first validation after that, however bad, would
-    be the best.
+    A continued run copies the ``best.ckpt`` of the run before into its own folder. Lightning forgets the best score
+    when the folder changes; the first validation of the continued run would be the best, however bad.
 
     Args:
         folder: the run folder.
         resume_from: the checkpoint that is continued, if any.
-        monitor: the metric that it is best in, the less the better.
+        monitor: name of the metric; lower is better.
     """
 
     def __init__(self, folder: Path, resume_from: Path | None, monitor: str):
@@ -47,7 +51,7 @@ class BestCheckpoint(FiniteCheckpoint):
         self._resume_from = resume_from
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Copy the old run's best checkpoint and take up its score."""
+        """Copy the best checkpoint of the run before, and restore its score."""
         assert self.dirpath is not None
         old = self._resume_from.parent / BEST if self._resume_from is not None else None
         if old is None or not old.is_file() or not state_dict["best_model_path"]:
@@ -66,10 +70,10 @@ class BestCheckpoint(FiniteCheckpoint):
 
 
 class LastCheckpoint(FiniteCheckpoint):
-    """Keeps ``last.ckpt``: after each validation, and when an error or a signal ends the run.
+    """Keeps ``last.ckpt``, saved after each validation and when an error or a signal ends the run.
 
-    Not when the run diverged: the state is then worth less than that of the last validation. The one before it is
-    kept as ``previous.ckpt``.
+    It is not saved when the run diverges, since the state after the last validation is then the better one. The
+    checkpoint before is kept as ``previous.ckpt``.
 
     Args:
         folder: the run folder.
@@ -79,7 +83,7 @@ class LastCheckpoint(FiniteCheckpoint):
         super().__init__(filename="last", save_on_exception=True, save_on_train_epoch_end=False, **_options(folder))
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Save, unless the weights are not worth it."""
+        """Save the state, unless the run diverged or the step was not completed."""
         if isinstance(exception, DivergedError):
             return
         if isinstance(exception, InterruptedInStep):
@@ -90,7 +94,7 @@ class LastCheckpoint(FiniteCheckpoint):
             return
         try:
             super().on_exception(trainer, pl_module, exception)
-        except WriteError as error:  # why the run ended stands
+        except WriteError as error:  # the run's status must tell the exception that ended it, not this one
             log.warning("%s stays as it was: %s", layout.LAST, error)
 
 

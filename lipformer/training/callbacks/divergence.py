@@ -1,4 +1,4 @@
-"""Ends a training that has gone wrong, and keeps what is needed to see why."""
+"""The callback that ends a diverged training, and keeps what is needed to find out why it diverged."""
 
 import logging
 from pathlib import Path
@@ -22,18 +22,18 @@ log = logging.getLogger(__name__)
 
 
 class DivergenceGuard(Callback):
-    """Ends the run where the loss stays too high, and explains every divergence.
+    """Ends a run whose loss stays too high, and explains every divergence.
 
-    A loss or gradient that is not finite ends the run at once (`TaskModule` raises that itself, before a weight
-    changes). Whatever the cause, the reason then names the first layer at fault, and ``diverged.pt`` in the run
-    folder holds the batch (``inputs``, ``targets``, ``lengths``), the ``step``, the ``layer`` and the ``reason``; it
-    loads with ``weights_only=True``.
+    A loss or gradient that is not finite ends the run at once: `TaskModule` raises the error, before a weight changes.
+    Whatever the cause, this callback adds the first layer at fault to the reason. It also writes ``diverged.pt`` into
+    the run folder, with the batch (``inputs``, ``targets``, ``lengths``), the ``step``, the ``layer`` and the
+    ``reason``; the file loads with ``weights_only=True``.
 
     Args:
         loss_above, patience: as in :class:`~lipformer.options.callbacks.DivergenceGuardOptions`.
 
     Raises:
-        ValueError: one is out of its range.
+        ValueError: an option is out of its range.
     """
 
     def __init__(
@@ -48,29 +48,33 @@ class DivergenceGuard(Callback):
         self._batch_index: int | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return for how many steps the loss has been too high."""
+        """Return the number of steps in a row whose loss was too high."""
         return {"steps_above": self._steps_above}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on counting."""
+        """Restore that number."""
         self._steps_above = state_dict["steps_above"]
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Batch, batch_idx: int
     ) -> None:
-        """Hold on to the batch: it is the last one if this step fails."""
+        """Keep the batch, in case this step fails."""
         self._batch, self._batch_index = batch, batch_idx
 
     def on_validation_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int, *args: Any
     ) -> None:
-        """Hold on to the first batch whose nats are not finite: the validation will end the run."""
-        faulty = isinstance(outputs, Tensor) and not torch.isfinite(outputs)  # another step may return nothing
+        """Keep the first batch whose objective is not finite; it will end the run when the validation is over."""
+        faulty = isinstance(outputs, Tensor) and not torch.isfinite(outputs)  # a user's own step may return nothing
         if faulty and self._batch_index is not None:
             self._batch, self._batch_index = batch, None
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
-        """Count the steps whose loss is too high."""
+        """Count the steps in a row whose loss is too high.
+
+        Raises:
+            DivergedError: there were `patience` of them.
+        """
         if self._loss_above is None:
             return
         module = cast(TaskModule, pl_module)
@@ -84,7 +88,7 @@ class DivergenceGuard(Callback):
             )
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Find the layer, save the batch, and put both into the reason."""
+        """Find the faulty layer, save the batch, and mention both in the reason."""
         if not isinstance(exception, DivergedError) or self._batch is None:
             return
         reason = str(exception)
@@ -98,13 +102,15 @@ class DivergenceGuard(Callback):
             with replacing(file) as stream:
                 torch.save({**tensors, "step": trainer.global_step, "layer": layer, "reason": reason}, stream)
             exception.args = (f"{reason}{where}; its batch: {file.name} in the run folder",)
-        except Exception as error:  # a full disk or a broken device must not hide why the run ended
+        except Exception as error:  # a full disk or a broken device must not hide the reason
             log.warning("the divergence could not be explained further: %s", one_line(error))
 
     def _faulty_layer(self, trainer: pl.Trainer, module: TaskModule, batch: Batch) -> str | None:
+        """Return the first parameter, module or gradient that is not finite, running the batch once more; or None."""
+
         def forward() -> None:
             if self._batch_index is not None:  # a training batch
-                module.on_train_batch_start(batch, self._batch_index)  # draws the noise of that step again
+                module.on_train_batch_start(batch, self._batch_index)  # seeds that step's random numbers again
             with trainer.precision_plugin.train_step_context(), torch.compiler.set_stance("force_eager"):
                 module.model(batch.inputs)
 

@@ -1,4 +1,4 @@
-"""Sentences that the model writes when its training ends."""
+"""The callback that lets the model write sentences when its training ends."""
 
 import json
 import logging
@@ -24,13 +24,13 @@ SEED = 0
 
 
 class Samples(Callback):
-    """Leaves ``samples.json`` in the run folder, and the same sentences with the loggers that take text.
+    """Writes sampled sentences to ``samples.json`` in the run folder, and to the loggers that take text.
 
     Args:
         sentences, temperature, max_chars: as in :class:`~lipformer.options.callbacks.SamplesOptions`.
 
     Raises:
-        ValueError: one is out of its range.
+        ValueError: an option is out of its range.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Samples(Callback):
         self._sentences, self._temperature, self._max_chars = sentences, temperature, max_chars
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Write them, with the final weights, on the first rank; trouble is a warning, for the training is done."""
+        """Sample from the final weights, on the first rank. A failure is a warning, since the training is complete."""
         if not trainer.is_global_zero or not cast(TaskModule, pl_module).task.generates:
             return
         try:
@@ -52,8 +52,9 @@ class Samples(Callback):
             log.warning("no samples were written: %s", one_line(error))
 
     def _write(self, trainer: pl.Trainer, module: TaskModule) -> None:
+        """Sample the sentences, and write and log them."""
         data, longest = cast(Any, trainer).datamodule, contracts.longest_input(module.model)
-        with torch.compiler.set_stance("force_eager"):  # sentences grow, and each length could be compiled anew
+        with torch.compiler.set_stance("force_eager"):  # else each length of a sentence could be compiled
             sentences = sample(
                 module.model,
                 data.vocabulary,

@@ -1,4 +1,4 @@
-"""Ending a training where its state is whole, and never without a last validation."""
+"""The callback that ends a training between two steps, and after a last validation."""
 
 import logging
 import signal
@@ -16,23 +16,23 @@ log = logging.getLogger(__name__)
 
 
 class InterruptedInStep(KeyboardInterrupt):
-    """The user would not wait for the end of the step: half of it may be done."""
+    """A second Ctrl-C, which ends the training in the middle of a step; the step may be half done."""
 
 
 class CleanStop(Callback):
-    """Stops between two steps: on a signal, and after a last validation when the planned steps are done.
+    """Stops the training between two steps, on a signal or after the last planned step.
 
-    A signal in the middle of an optimizer step would leave a checkpoint of half a step. So the first Ctrl-C waits for
-    the end of the step (or of the validation), the second stops at once. The signals of a system
-    (`lipformer.system.signals`) wait for the end of the step too, or of a batch of the validation, which is done again
-    when the run is continued: a cluster does not wait for long. With several processes all of them stop after the same
-    step, whichever has got the signal.
+    To stop in the middle of an optimizer step would leave a checkpoint of half a step. So the first Ctrl-C takes effect
+    at the end of the step (or of the validation), and only a second one at once. The signals by which a system ends a
+    process (`lipformer.system.signals`) take effect at the end of the step, or of a batch of the validation, because a
+    cluster does not wait for long; the validation starts again when the run is continued. With several processes all of
+    them stop after the same step, whichever of them received the signal.
 
-    And Lightning validates only every so many steps; where the last step is none of them, the run would end without a
-    figure for its final weights.
+    After the last planned step there is always a validation. Lightning itself validates only every so many steps, and
+    would otherwise end the run without a score of its final weights.
 
     Attributes:
-        asked: whether there was a Ctrl-C; one that came after the last step is left to whoever called `fit`.
+        asked: whether the user pressed Ctrl-C. If that was after the last step, the caller of `fit` has to act on it.
     """
 
     def __init__(self) -> None:
@@ -41,11 +41,11 @@ class CleanStop(Callback):
         self._sigterm: Any = None
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Note who answers SIGTERM, before Lightning adds an answer of its own."""
+        """Keep the present handler of SIGTERM, before Lightning installs one of its own."""
         self._sigterm = signal.getsignal(signal.SIGTERM)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Take over Ctrl-C, and put Lightning's answer to SIGTERM aside where there was one before it."""
+        """Install a handler of Ctrl-C, and restore the handler of SIGTERM that Lightning has replaced, if any."""
         self.asked = False
         if threading.current_thread() is threading.main_thread():
             self._previous = signal.signal(signal.SIGINT, self._on_interrupt)
@@ -53,13 +53,23 @@ class CleanStop(Callback):
                 signal.signal(signal.SIGTERM, self._sigterm)
 
     def _on_interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Answer Ctrl-C.
+
+        Raises:
+            InterruptedInStep: it is the second one.
+        """
         if self.asked:
             raise InterruptedInStep
         self.asked = True
         log.warning("interrupted: stopping at the end of this step; once more to stop at once")
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
-        """Stop here if asked to, or let the last step be followed by a validation."""
+        """Stop if a signal has been received, or let a validation follow if this was the last step.
+
+        Raises:
+            KeyboardInterrupt: the user pressed Ctrl-C.
+            Terminated: a process received another signal that ends it.
+        """
         received = self._received(trainer)
         if received == signal.SIGINT:
             raise KeyboardInterrupt
@@ -69,7 +79,7 @@ class CleanStop(Callback):
             trainer.should_stop = True  # Lightning validates before it stops
 
     def _received(self, trainer: pl.Trainer) -> int:
-        """Number of the signal that a process of the training has received; 0 for none."""
+        """Return the number of the signal that any process of the training has received; 0 for none."""
         received = int(signal.SIGINT) if self.asked else ending_signals.received
         if trainer.world_size == 1:
             return received
@@ -77,12 +87,16 @@ class CleanStop(Callback):
         return int(trainer.strategy.reduce(numbers, reduce_op="max"))
 
     def on_validation_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
-        """Stop here if the system asks to; not with several processes, of which some may have no batch left."""
+        """Stop if a signal has been received; not with several processes, of which some may have no batch left.
+
+        Raises:
+            Terminated: the process received a signal that ends it.
+        """
         if trainer.world_size == 1:
             ending_signals.check()
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Give Ctrl-C back."""
+        """Restore the handler of Ctrl-C."""
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
             self._previous = None

@@ -1,1 +1,1 @@
-"""Where metrics go: ``metrics.csv``, and what the group ``logger`` chooses besides."""
+"""The loggers of a training: ``metrics.csv``, and the one that the group ``logger`` adds."""

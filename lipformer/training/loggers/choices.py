@@ -1,4 +1,4 @@
-"""Where metrics, samples and figures go besides the run folder: a function for each file of `conf/logger/`."""
+"""The loggers of metrics, samples and figures besides the run folder, one function for each file of `conf/logger/`."""
 
 import contextlib
 import logging
@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 
 
 def no_further_logger(*, folder: Path, config: dict[str, Any]) -> Logger | None:
-    """Log to ``metrics.csv`` alone."""
+    """Add no logger: metrics are logged to ``metrics.csv`` alone."""
     return None
 
 
 def tensorboard_logger(*, folder: Path, config: dict[str, Any]) -> Logger:
-    """Log to event files in ``<folder>/tensorboard``.
+    """Return a logger to TensorBoard's event files in ``<folder>/tensorboard``.
 
     Raises:
         UsageError: tensorboard is not installed.
@@ -46,12 +46,12 @@ def wandb_logger(
     init_timeout: float = WandbOptions.init_timeout,
     finish_timeout: float = WandbOptions.finish_timeout,
 ) -> Logger | None:
-    """Log to a Weights & Biases run with its files in ``<folder>/wandb``; None where wandb is disabled.
+    """Return a logger to a Weights & Biases run with its files in ``<folder>/wandb``; None if wandb is disabled.
 
     Options as in :class:`~lipformer.options.loggers.WandbOptions`.
 
     Raises:
-        UsageError: see `resolve_mode`.
+        UsageError: the mode is unknown or not possible (`resolve_mode`).
         ValueError: an option is out of its range.
     """
     WandbOptions.check(mode=mode, init_timeout=init_timeout, finish_timeout=finish_timeout)
@@ -71,7 +71,7 @@ def wandb_logger(
 
 @contextlib.contextmanager
 def finished(logger: Logger | None) -> Iterator[None]:
-    """Finish `logger`'s run when the block ends, with the exit code of whatever ended it."""
+    """Finish the run of `logger` when the block ends, with the exit code of the exception that ended it, if any."""
     outcome = Outcome()
     try:
         yield
@@ -85,31 +85,31 @@ def finished(logger: Logger | None) -> Iterator[None]:
 
 @rank_zero_only
 def log_samples(loggers: Iterable[Logger], sentences: Sequence[str], step: int, tokens: int) -> None:
-    """Show what the model writes: a table in wandb, a text in TensorBoard. Trouble is a warning.
+    """Log sampled sentences, as a table in wandb and as a text in TensorBoard. A failure is a warning.
 
     Args:
-        loggers: of the trainer; those that hold numbers only are passed over.
-        sentences: as written, without the end-of-line symbol.
-        step: optimizer steps so far.
-        tokens: tokens seen so far.
+        loggers: those of the trainer; loggers that take numbers only are skipped.
+        sentences: the sentences, without the end-of-line symbol.
+        step: number of optimizer steps so far.
+        tokens: number of tokens seen so far.
     """
     for logger in loggers:
         with _trouble_is_a_warning(logger, "samples"):
             if isinstance(logger, WandbRunLogger):
                 logger.log_samples(sentences, step, tokens)
             elif isinstance(logger, TensorBoardLogger):
-                # It renders Markdown and HTML, in which <unk> vanishes; not in code, which four spaces make it.
+                # TensorBoard renders Markdown and HTML, which would hide <unk>. Four spaces make it a code block.
                 lines = [f"    {number}  {' '.join(text.splitlines())}" for number, text in enumerate(sentences, 1)]
                 logger.experiment.add_text("samples", "\n".join(lines), step)
 
 
 @rank_zero_only
 def log_figures(loggers: Iterable[Logger], files: Sequence[Path]) -> None:
-    """Show the PNG files among `files` as ``figures/<stem>`` in wandb and TensorBoard. Trouble is a warning.
+    """Log the PNG files among `files` as ``figures/<stem>``, in wandb and TensorBoard. A failure is a warning.
 
     Args:
-        loggers: of the trainer; those that hold numbers only are passed over.
-        files: figures; those that are no PNG are passed over.
+        loggers: those of the trainer; loggers that take numbers only are skipped.
+        files: figures; files in other formats are skipped.
     """
     images = [file for file in files if file.suffix == ".png"]
     if not images:
@@ -119,7 +119,7 @@ def log_figures(loggers: Iterable[Logger], files: Sequence[Path]) -> None:
             if isinstance(logger, WandbRunLogger):
                 logger.log_figures(images)
             elif isinstance(logger, TensorBoardLogger):
-                from matplotlib.image import imread  # heavy, and needed here alone
+                from matplotlib.image import imread  # slow to import, and needed here only
 
                 for file in images:
                     logger.experiment.add_image(f"{layout.FIGURES}/{file.stem}", imread(file), dataformats="HWC")
@@ -127,6 +127,7 @@ def log_figures(loggers: Iterable[Logger], files: Sequence[Path]) -> None:
 
 @contextlib.contextmanager
 def _trouble_is_a_warning(logger: Logger, what: str) -> Iterator[None]:
+    """Turn an exception of the block into a warning that `logger` did not get `what`."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""``metrics.csv``, a row at a time; rewritten whole or not at all when a metric comes up for the first time."""
+"""The logger that writes ``metrics.csv``, so that neither a kill nor a full disk destroys the rows before."""
 
 from pathlib import Path
 
@@ -11,18 +11,24 @@ from lipformer.system.atomic import naming
 
 
 class MetricsCsv(CSVLogger):
-    """Lightning's logger, whose file no kill and no full disk takes away, and whose errors name the file."""
+    """Lightning's CSV logger with a writer whose file is always whole.
+
+    When a metric is logged for the first time, the file is written anew with the longer header, beside its place, and
+    then renamed. Errors name the file.
+    """
 
     @property
     @rank_zero_experiment
     def experiment(self) -> ExperimentWriter:
-        """The writer of the file."""
+        """The writer of the file; it is made on first use."""
         if not isinstance(self._experiment, _Writer):
             self._experiment = _Writer(log_dir=self.log_dir)
         return self._experiment
 
 
 class _Writer(ExperimentWriter):
+    """Lightning's writer, which replaces the file whole or not at all."""
+
     def save(self) -> None:
         with naming(Path(self.metrics_file_path)):
             super().save()

@@ -1,4 +1,7 @@
-"""What a wandb run begins with: online or offline, found out without a prompt or the network, its name and its tags."""
+"""What is decided before a wandb run begins: whether it is online, its name and its tags.
+
+Nothing here prompts the user or needs the network.
+"""
 
 import contextlib
 import logging
@@ -14,24 +17,24 @@ from lipformer.errors import UsageError
 
 log = logging.getLogger(__name__)
 
-# What $WANDB_MODE may be; dryrun and run are wandb's old names.
+# Values of $WANDB_MODE, and what they mean; dryrun and run are wandb's old names.
 MODES = {"online": "online", "offline": "offline", "disabled": "disabled", "dryrun": "offline", "run": "online"}
 REPORTS = "WANDB_ERROR_REPORTING"
-LONGEST_NAME, LONGEST_TAG = 128, 64  # characters that wandb takes
-NOT_THE_MODEL = ("logger", "trainer")  # overrides that say where and how to run, not what
+LONGEST_NAME, LONGEST_TAG = 128, 64  # in characters; wandb refuses longer ones
+NOT_THE_MODEL = ("logger", "trainer")  # groups that say where and how a model is trained
 
 
 def resolve_mode(mode: str) -> str:
-    """Return ``online``, ``offline`` or ``disabled``, without a prompt and without the network.
+    """Return the mode of a wandb run, ``online``, ``offline`` or ``disabled``.
 
     Args:
-        mode: one of these, or ``auto``: $WANDB_MODE where it is set, else online if wandb finds credentials.
+        mode: one of these, or ``auto``: the value of $WANDB_MODE if it is set, else online if wandb finds credentials.
 
     Raises:
-        UsageError: $WANDB_MODE is unknown, or the run must be online and there are no credentials.
+        UsageError: the value of $WANDB_MODE is unknown, or the run has to be online and there are no credentials.
     """
     variable = os.environ.get("WANDB_MODE")
-    if variable is not None and variable not in MODES:  # checked always: wandb reads it whatever we pass
+    if variable is not None and variable not in MODES:  # always checked, since wandb reads it in any case
         raise UsageError(f"WANDB_MODE={variable}: it must be online, offline or disabled; or unset it")
     if variable is not None and mode == "auto":
         mode = MODES[variable]
@@ -50,11 +53,11 @@ def has_credentials() -> bool:
     """Return whether wandb finds an API key or identity token for its server.
 
     Raises:
-        UsageError: what it finds is malformed.
+        UsageError: the key or token is malformed.
     """
     import wandb
 
-    # Settings of the whole library, not of a run: login refuses to look where $WANDB_MODE says offline.
+    # The mode is set for the whole library: with WANDB_MODE=offline, login would not look for credentials.
     try:
         with no_reports_to_wandb():
             wandb.setup(wandb.Settings(silent=True, mode="online"))
@@ -64,7 +67,7 @@ def has_credentials() -> bool:
 
 
 def describe_run(config: dict[str, Any]) -> dict[str, Any]:
-    """Return name, group, job type and tags of the wandb run: all that Hydra knows of this job."""
+    """Return the name, group, job type and tags of the wandb run, from the overrides and the sweep of this job."""
     overrides: list[str] = []
     group, job_type = None, "train"
     if HydraConfig.initialized():
@@ -81,15 +84,15 @@ def describe_run(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an exception says, as far as it fits a line of the log."""
+    """Return the first line of an exception's message, or else the name of its class."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 @contextlib.contextmanager
 def no_reports_to_wandb() -> Iterator[None]:
-    """Keep wandb from reporting home about itself, where $WANDB_ERROR_REPORTING does not say otherwise.
+    """Keep wandb from sending reports of its own errors, unless $WANDB_ERROR_REPORTING is set.
 
-    It sends them when the process ends, and a server that does not answer would hold it up for half a minute.
+    It sends them when the process ends, which a server that does not answer would delay by half a minute.
     """
     asked = REPORTS in os.environ
     os.environ.setdefault(REPORTS, "false")
