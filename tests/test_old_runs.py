@@ -15,6 +15,7 @@ from lipformer import certify, load_run
 from lipformer.assembly.old_configs import rename_weights
 from lipformer.runs.plain_files import read_config
 from lipformer.runs.record import read_record
+from lipformer.training.resume import prepend_metrics
 
 OLD_RUNS = Path(__file__).parent / "old_runs"
 EXPECTED = json.loads((OLD_RUNS / "expected.json").read_text())
@@ -99,6 +100,20 @@ def test_what_was_called_head_is_read_as_the_unembedding(name, tmp_path):
     assert "stability/head/gradient_norm" in read_record(tmp_path / "own").series
 
 
+@pytest.mark.parametrize("target", ["lipformer.model.CharTransformer", "lipformer.lstm.CharLSTM"])
+def test_a_run_between_the_versions_is_read_as_one_of_the_first(target, tmp_path):
+    """Before the layer was renamed, a configuration could name the model already, by an earlier path."""
+    shutil.copytree(OLD_RUNS / "convex", tmp_path / "run", ignore=shutil.ignore_patterns("checkpoints"))
+    with (tmp_path / "run" / "config.yaml").open("a") as config:
+        config.write(f"model:\n  _target_: {target}\n")
+    assert read_record(tmp_path / "run").series.keys() == read_record(OLD_RUNS / "convex").series.keys()
+    (tmp_path / "new").mkdir()
+    prepend_metrics(tmp_path / "new", tmp_path / "run" / "checkpoints" / "last.ckpt", 1000)
+    header = (tmp_path / "new" / "metrics.csv").read_text().partition("\n")[0]
+    assert "stability/unembedding/gradient_norm" in header
+    assert "/head/" not in header
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_renamed_option_keeps_its_value(name):
     stored = load_run(OLD_RUNS / name, which="last").config["callbacks"]["stability"]
@@ -107,13 +122,16 @@ def test_a_renamed_option_keeps_its_value(name):
     assert stored.keys() == {{"dear_every_n_steps": "expensive_every_n_steps"}.get(key, key) for key in written}
 
 
-def test_only_a_transformer_of_ours_has_its_weights_renamed():
+def test_only_a_model_of_ours_has_its_weights_renamed():
     config = {"model": {"_target_": "my_package.Model", "reads": []}}
     weights = {"model.head.weight": 1, "model.heads.weight": 2}
     rename_weights({"lipformer": {"config": config}, "state_dict": weights})
     assert list(weights) == ["model.head.weight", "model.heads.weight"]
     rename_weights({"lipformer": {"config": {}}, "state_dict": weights})
     assert weights == {"model.heads.weight": 2, "model.unembedding.weight": 1}
+    weights = {"model.head.bias": 1}
+    rename_weights({"lipformer": {"config": {"model": {"_target_": "lipformer.lstm.CharLSTM"}}}, "state_dict": weights})
+    assert weights == {"model.unembedding.bias": 1}
 
 
 @pytest.mark.parametrize(

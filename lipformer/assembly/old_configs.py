@@ -30,6 +30,7 @@ RENAMED: dict[str, dict[str, str]] = {
 """Class, by its path of today -> earlier name of an option -> its name of today."""
 WEIGHTS: dict[str, dict[str, str]] = {
     "lipformer.models.transformer.CharTransformer": {"head": "unembedding"},
+    "lipformer.models.lstm.CharLSTM": {"head": "unembedding"},
 }
 """Class of a model, by its path of today -> earlier name of a child module -> its name of today."""
 

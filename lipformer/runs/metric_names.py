@@ -37,6 +37,8 @@ ORDER = (
 
 OLD_LAYERS = {"head": "unembedding"}
 """Layers as version 0.1.0 named them, with their names of today."""
+OLD_MODELS = ("lipformer.model.CharTransformer", "lipformer.lstm.CharLSTM")
+"""The ``_target_`` of the models whose layers had these names, in runs with a group ``model``."""
 
 TOKENS = f"{TRAIN}/tokens"
 """Tokens seen so far: in every row, the horizontal axis that means the same in runs with batches of other sizes."""
@@ -71,7 +73,7 @@ def split_metric(metric: str) -> tuple[str, str | None, str] | None:
 
 
 def named_today(metric: str) -> str:
-    """Return what a metric of a run of version 0.1.0 is called today."""
+    """Return what a metric of a run with old names is called today."""
     match metric.split("/"):
         case [group, layer, quantity] if layer in OLD_LAYERS:
             return metric_name(group, quantity, OLD_LAYERS[layer])

@@ -12,7 +12,7 @@ import numpy as np
 
 from lipformer.errors import UsageError
 from lipformer.runs import layout
-from lipformer.runs.metric_names import TOKENS, named_today
+from lipformer.runs.metric_names import OLD_MODELS, TOKENS, named_today
 from lipformer.runs.metrics_csv import EPOCH, STEP, read_table
 from lipformer.runs.outcome import Outcome, read_outcome
 from lipformer.runs.plain_files import read_config, read_json
@@ -76,7 +76,7 @@ def read_record(folder: Path) -> RunRecord:
     """Read a run folder, whatever its state.
 
     A run that is running, that was killed within a row, or that is of a version without some of the files is read as
-    far as possible; what is missing or broken is left out. Metrics of version 0.1.0 get their names of today.
+    far as possible; what is missing or broken is left out. Metrics of older runs get their names of today.
 
     Raises:
         UsageError: there is no such folder.
@@ -84,7 +84,7 @@ def read_record(folder: Path) -> RunRecord:
     if not os.path.isdir(folder):  # unlike is_dir, this is no error if access is denied
         raise UsageError(f"{folder}: no such run folder")
     config = read_config(folder / layout.CONFIG)
-    name = named_today if is_of_first_version(config) else str
+    name = named_today if has_old_layer_names(config) else str
     return RunRecord(
         folder=folder,
         config=config,
@@ -192,9 +192,14 @@ def _number(cell: str) -> tuple[bool, float]:
         return False, np.nan
 
 
-def is_of_first_version(config: Mapping[str, Any]) -> bool:
-    """Return whether a configuration is one of version 0.1.0, which had no group ``model``."""
-    return bool(config) and "model" not in config
+def has_old_layer_names(config: Mapping[str, Any]) -> bool:
+    """Return whether a configuration is of a run whose metrics name layers as in `OLD_LAYERS`.
+
+    Version 0.1.0 had no group ``model``; after it, the class of a model of ours stood at another place.
+    """
+    model = config.get("model")
+    target = model.get("_target_") if isinstance(model, Mapping) else None
+    return (bool(config) and "model" not in config) or target in OLD_MODELS
 
 
 def _read_json(file: Path) -> dict[str, Any] | None:

@@ -21,7 +21,7 @@ from lipformer.runs import layout
 from lipformer.runs.metric_names import named_today
 from lipformer.runs.metrics_csv import EPOCH, STEP, read_rows, write_rows
 from lipformer.runs.plain_files import read_config
-from lipformer.runs.record import is_of_first_version
+from lipformer.runs.record import has_old_layer_names
 from lipformer.training.resume_changes import may_change, refuse_changes
 
 log = logging.getLogger(__name__)
@@ -144,13 +144,13 @@ def _check_room_to_train(checkpoint: Mapping[str, Any], options: Mapping[str, An
 def prepend_metrics(folder: Path, resume_from: Path, step: int) -> None:
     """Put the old run's rows of ``metrics.csv``, up to the checkpoint's step, before those of `folder`.
 
-    Metrics of a run of version 0.1.0 get their names of today.
+    Metrics of an older run get their names of today.
     """
     home = layout.run_folder_of(resume_from)
     old, new = home / layout.METRICS_CSV, folder / layout.METRICS_CSV
     if not old.is_file():
         return
-    name = named_today if is_of_first_version(read_config(home / layout.CONFIG)) else str
+    name = named_today if has_old_layer_names(read_config(home / layout.CONFIG)) else str
     before = [{name(key): cell for key, cell in row.items()} for row in read_rows(old) if int(row[STEP]) < step]
     rows = before + read_rows(new)
     names = {name for row in rows for name in row} - {EPOCH, STEP}
