@@ -5,6 +5,7 @@ import csv
 import json
 import platform
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from programs import evaluate, train
 
 from lipformer import certify, load_run
 from lipformer.assembly.old_configs import rename_weights
+from lipformer.report.tables import differences_today
 from lipformer.runs.plain_files import read_config
 from lipformer.runs.record import read_record
 from lipformer.training.resume import prepend_metrics
@@ -112,6 +114,15 @@ def test_a_run_between_the_versions_is_read_as_one_of_the_first(target, tmp_path
     header = (tmp_path / "new" / "metrics.csv").read_text().partition("\n")[0]
     assert "stability/unembedding/gradient_norm" in header
     assert "/head/" not in header
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_has_only_moved_does_not_differ_in_a_report(name):
+    then = read_record(OLD_RUNS / name)
+    now = replace(then, config=load_run(OLD_RUNS / name).config)
+    assert differences_today([then, now]) == {}
+    assert "lr" in differences_today([then, replace(now, config={**now.config, "lr": 1})])
+    assert differences_today([then, replace(now, config={})])["lr"][1] == ""
 
 
 @pytest.mark.parametrize("name", NAMES)

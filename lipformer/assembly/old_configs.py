@@ -8,8 +8,10 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from lipformer.config import MODEL_GROUPS, MODEL_SCALARS, NO_REGULARIZER, without_partial
 from lipformer.config.moved import MOVED
+from lipformer.config.targets import without_partial
+from lipformer.config.train import NO_REGULARIZER
+from lipformer.options.model import MODEL_GROUPS, MODEL_SCALARS
 
 GROUPS: dict[str, dict[str, Any]] = {
     "task": {"name": "language"},

@@ -9,7 +9,8 @@ two keys. A YAML of a user's own that names no schema is accepted as it is: its 
 from lipformer.config.evaluate import EvaluateConfig
 from lipformer.config.model import MODEL_GROUPS, MODEL_SCALARS, keys_read, refuse_unread, without_unread
 from lipformer.config.places import conf_dir
-from lipformer.config.store import choices_by_option, register, to_plain, validate, without_partial
+from lipformer.config.store import choices_by_option, register, to_plain, validate
+from lipformer.config.targets import without_partial
 from lipformer.config.train import NO_REGULARIZER, TrainConfig
 from lipformer.config.typed import typed_keys
 

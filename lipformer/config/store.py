@@ -13,6 +13,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from lipformer.config import evaluate, train
 from lipformer.config.listing import groups, list_groups, list_options
 from lipformer.config.suggestions import suggest
+from lipformer.config.targets import without_partial
 from lipformer.errors import UsageError
 from lipformer.options import (
     Options,
@@ -181,8 +182,3 @@ def to_plain(config: DictConfig) -> dict[str, Any]:
     """
     plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True, throw_on_missing=True))
     return {key: without_partial(node) for key, node in plain.items()}
-
-
-def without_partial(node: Any) -> Any:
-    """Return a group without Hydra's ``_partial_``, and anything else unchanged."""
-    return {key: value for key, value in node.items() if key != "_partial_"} if isinstance(node, dict) else node

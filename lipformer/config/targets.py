@@ -43,3 +43,8 @@ def factory(node: Mapping[str, Any], key: str) -> Callable[..., Any]:
         if name not in accepted and not takes_any:
             raise UsageError(f"{key}.{name}: {target.__name__} has no such option; it takes {', '.join(accepted)}")
     return functools.partial(target, **options)
+
+
+def without_partial(node: Any) -> Any:
+    """Return a group without Hydra's ``_partial_``, and anything else unchanged."""
+    return {key: value for key, value in node.items() if key != "_partial_"} if isinstance(node, dict) else node

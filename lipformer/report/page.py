@@ -17,10 +17,10 @@ from lipformer.report.charts import draw_charts, empty_chart, extent
 from lipformer.report.environment import environment, shown
 from lipformer.report.heat_maps import draw_heat_maps, empty_heat_map
 from lipformer.report.style import run_style
-from lipformer.report.tables import NO_STATUS, certificate_table, facts, runs_table, short
+from lipformer.report.tables import NO_STATUS, certificate_table, differences_today, facts, runs_table, short
 from lipformer.report.text import visible
 from lipformer.runs import layout
-from lipformer.runs.differences import config_differences, flat_config
+from lipformer.runs.differences import flat_config
 from lipformer.runs.metric_names import STABILITY
 from lipformer.runs.plain_files import read_overrides
 from lipformer.runs.record import RunRecord, name_runs
@@ -85,7 +85,7 @@ def render(records: Sequence[RunRecord], folder: Path) -> str:
             heat_maps=heat_maps,
             certificates=[table for table in certificates if table is not None],
             no_telemetry=_why_no_telemetry(records),
-            differences=config_differences(records),
+            differences=differences_today(records),
             short=short,
             data=embed_json(data),
             bokeh=Markup("\n".join(BOKEH.js_raw)),

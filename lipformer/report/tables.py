@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from lipformer.assembly.old_configs import as_written_today
 from lipformer.runs import layout, quantities
 from lipformer.runs.differences import config_differences
 from lipformer.runs.metric_names import (
@@ -146,7 +147,7 @@ def facts(record: RunRecord) -> list[tuple[str, str]]:
 
 def runs_table(records: Sequence[RunRecord], names: Sequence[str]) -> list[Column]:
     """Return the columns of the table of runs, which has a row for each run."""
-    differing = list(config_differences(records).items())[:KEYS]
+    differing = list(differences_today(records).items())[:KEYS]
     return [
         Column("run", [Cell(name) for name in names]),
         Column("status", [Cell(record.status) for record in records]),
@@ -163,6 +164,13 @@ def runs_table(records: Sequence[RunRecord], names: Sequence[str]) -> list[Colum
             for key, values in differing
         ),
     ]
+
+
+def differences_today(records: Sequence[RunRecord]) -> dict[str, list[str]]:
+    """Return the keys in which configurations differ that are written as today: what has only moved does not differ."""
+    return config_differences(
+        [replace(record, config=as_written_today(record.config)) if record.config else record for record in records]
+    )
 
 
 def _scores(task: Task, records: Sequence[RunRecord]) -> list[Column]:
