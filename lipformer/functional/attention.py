@@ -1,4 +1,4 @@
-r"""Attention in explicit form: scores, masked softmax, weights. Differentiable to any order.
+r"""Attention in explicit form, as scores and a masked softmax; differentiable to any order.
 
 Legend: B batch, H heads, N tokens, d columns of a head, s the divisor of the squared distances.
 """
@@ -27,16 +27,16 @@ def l2_scores(
 
     .. math:: L_{ij} = \frac{2\, q_i \cdot k_j - \|k_j\|^2}{s} = -\frac{\|q_i - k_j\|^2}{s} + \frac{\|q_i\|^2}{s} .
 
-    Queries and keys are first shifted by the first key: distances are unchanged, but a large vector common to
-    all tokens would otherwise cancel between the two terms and leave its rounding. (The first token, not the
-    mean: it is visible to every row under a causal mask.) Half precision is computed in float32, also under
-    autocast, for the same reason.
+    The first key is subtracted from all queries and keys. Distances do not change, but without the shift a large
+    vector common to all tokens would cancel between the two terms and leave its rounding error. (The first key is
+    used rather than the mean because every row sees it under a causal mask.) For the same reason half precision
+    is cast up to float32, also under autocast.
 
     References: Kim et al. 2021, sec. 3, arXiv 2006.04710.
     """
     with torch.autocast(query.device.type, enabled=False):
         query, key = at_least_float32(query), at_least_float32(key)
-        origin = key[..., :1, :].detach()  # a constant to autograd: no derivative depends on it either
+        origin = key[..., :1, :].detach()  # the scores do not depend on it, so it may be a constant to autograd
         query, key = query - origin, key - origin
         return (2 * query @ key.mT - key.square().sum(-1).unsqueeze(-2)) / s
 

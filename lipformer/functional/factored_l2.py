@@ -1,4 +1,4 @@
-r"""Tied L2 attention whose heads have a temperature and a value map of their own.
+r"""Tied L2 attention in which each head has its own temperature and value map.
 
 .. math:: F(X) = [P^1 X U_1 V_1, \dots, P^H X U_H V_H]\, O, \qquad
           P^h_{ij} \propto e^{-\tau_h \|x_i U_h - x_j U_h\|_2^2}
@@ -59,7 +59,7 @@ def factored_scores(
     log_temperature: Float[Tensor, " H"],
     slope: Float[Tensor, " H"] | None = None,
 ) -> Float[Tensor, "*batch H N N"]:
-    """Scores before the mask, up to a constant of each row; arguments as in :func:`attend`."""
+    """Scores before the mask, up to a constant in each row; the arguments are those of :func:`attend`."""
     weight = (query.mT * root_temperature(log_temperature)).flatten(0, 1).to(query.dtype)
     origin = x[..., :1, :].detach()  # distances do not depend on the origin, but their rounding does
     queries = split_heads(linear(x - origin, weight), query.shape[0])

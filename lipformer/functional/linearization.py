@@ -1,4 +1,4 @@
-"""Products with a Jacobian that is never formed, from one forward pass."""
+"""Products with a Jacobian that is never formed as a matrix, from one forward pass."""
 
 from collections.abc import Callable
 
@@ -15,9 +15,10 @@ class Linearization:
     derivative.
 
     Args:
-        function: one tensor to one tensor, whose elements b of the first dimension do not influence each other;
-            twice differentiable by autograd.
-        x: (B, ...), floating point; with ``requires_grad``, where its own graph is part of :meth:`gain`'s.
+        function: maps one tensor to one tensor and treats each element of the batch (first dimension) independently;
+            must be twice differentiable by autograd.
+        x: (B, ...), floating point. If it requires a gradient, :meth:`gain` can be differentiated through it;
+            otherwise a detached view of it is used.
 
     Attributes:
         y: ``function(x)``, (B, ...).
@@ -40,6 +41,6 @@ class Linearization:
         return torch.autograd.grad(self.y, self.x, u, retain_graph=True, materialize_grads=True)[0]
 
     def gain(self, u: Float[Tensor, "B *out"], v: Float[Tensor, "B *shape"]) -> Float[Tensor, " B"]:
-        """<u, J v>, differentiable by ``x`` and by whatever else ``function`` depends on; u and v are constants."""
+        """<u, J v>, differentiable in ``x`` and all else that ``function`` depends on; u and v are constants."""
         (pulled,) = torch.autograd.grad(self.y, self.x, u, create_graph=True, materialize_grads=True)
         return (pulled * v).flatten(1).sum(1)

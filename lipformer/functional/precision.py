@@ -14,7 +14,7 @@ def at_least_float32(tensor: Tensor) -> Tensor:
 
 
 def working_dtype(x: Tensor) -> torch.dtype:
-    """Return the precision of ``x W``, which autocast may have lowered."""
+    """Return the precision in which ``x W`` is computed, which autocast may lower."""
     if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype

@@ -1,8 +1,8 @@
 r"""The three norms of sequences, and the vectors in which each attains its dual.
 
-Legend: z a batch of sequences (B, ..., D), a norm per batch element; token = one vector of D numbers.
-:math:`\|x\|_{mix} = \max_i \|x_i\|_2`; the dual norms are 2 of 2, the sum of all |entries| of inf, and the sum
-of the tokens' Euclidean norms of "mixed".
+Legend: x, y, z batches of sequences (B, ..., D), with one norm per batch element; a token is one vector of D numbers.
+:math:`\|x\|_{mix} = \max_i \|x_i\|_2`. The dual of the 2-norm is the 2-norm, that of the inf-norm is the sum of the
+absolute entries, and that of the "mixed" norm is the sum of the tokens' Euclidean norms.
 """
 
 import math
@@ -15,7 +15,7 @@ from lipformer.functional.spectral import Norm
 
 
 def sequence_norm(x: Float[Tensor, "B *shape"], p: Norm) -> Float[Tensor, " B"]:
-    """Norm of each batch element: 2, ``math.inf`` or "mixed"."""
+    """Norm of each batch element; p is 2, ``math.inf`` or "mixed"."""
     if p == 2:
         return torch.linalg.vector_norm(x.flatten(1), dim=1)
     tokens = torch.linalg.vector_norm(x, dim=-1) if p == "mixed" else x.abs()

@@ -1,8 +1,8 @@
-r"""Operator norms of matrices: exact, from above, from below, and in the inf-norm; and the names of the norms.
+r"""Operator norms of matrices: the 2-norm (exact, and bounds from above and below), the inf-norm, names of norms.
 
-Which one is used where: a certificate (``lipschitz_bound``) only ever uses :func:`exact` (float64) or
-:func:`inf_norm`; a divisor inside a forward pass only :func:`upper` or :func:`inf_norm`. Power iteration,
-:func:`lower`, approaches the 2-norm from *below*, so that it is only good for measuring.
+A certificate (``lipschitz_bound``) uses only :func:`exact` (float64) or :func:`inf_norm`. A divisor inside a forward
+pass uses only :func:`upper` or :func:`inf_norm`. Power iteration, :func:`lower`, approaches the 2-norm from *below*,
+so it serves only for measurements.
 """
 
 import math
@@ -15,11 +15,11 @@ from torch import Tensor
 from lipformer.functional.precision import at_least_float32
 
 Norm = Literal[2, "mixed"] | float
-"""2: Euclidean over all N D entries. ``math.inf``: largest entry. "mixed": largest token, Euclidean in it."""
+"""2: Euclidean norm of all N D entries. ``math.inf``: largest absolute entry. "mixed": largest token 2-norm."""
 
 
 def parse_norm(p: Norm | str) -> Norm:
-    """Return 2, ``math.inf`` or "mixed", also from their spellings in a config file; else ``ValueError``."""
+    """Return 2, ``math.inf`` or "mixed", given the norm or its spelling in a config file; else raise ``ValueError``."""
     if p == "mixed":
         return "mixed"
     if str(p) in ("2", "2.0"):
@@ -30,11 +30,11 @@ def parse_norm(p: Norm | str) -> Norm:
 
 
 def inf_norm(matrix: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
-    r"""Operator norm of ``x -> A x`` for max-norms, the largest absolute *row* sum.
+    r"""Operator norm of ``x -> A x`` for the max-norm: the largest absolute *row* sum.
 
     .. math:: \|A\|_\infty = \max_i \textstyle\sum_j |A_{ij}|
 
-    For the map ``x -> x A`` of row vectors pass the transpose. Exact, differentiable almost everywhere.
+    For the map ``x -> x A`` of row vectors, pass the transpose. The result is differentiable almost everywhere.
     """
     return matrix.abs().sum(-1).amax(-1)
 
@@ -42,7 +42,7 @@ def inf_norm(matrix: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
 def exact(matrix: Float[Tensor, "*batch m n"]) -> Float[Tensor, "*batch"]:
     """2-norm (largest singular value) by an SVD in float64, accurate to a few float64 roundings.
 
-    A matrix with an entry that is not finite has the norm nan, below no number: there is nothing to certify.
+    If an entry is not finite, the result is nan: no bound can be certified.
     """
     norm = torch.linalg.svdvals(matrix.double().nan_to_num(0, 0, 0))[..., 0]
     return norm.where(matrix.isfinite().all(-1).all(-1), math.nan)
@@ -55,13 +55,13 @@ def lower(
 
     .. math:: \|A\|_2 \ge \frac{\|A v\|_2}{\|v\|_2}, \qquad v = (A^\top A)^k v_0
 
-    The gain of one vector, so above the norm by no more than its own rounding, wherever the iteration stands.
-    Differentiable in the matrix, with v held constant: the norm's own gradient once v has converged.
+    The result is the gain of one vector, so it exceeds the norm by no more than rounding, even before convergence.
+    It is differentiable in the matrix, with v held constant; once v has converged, this is the gradient of the norm.
 
     Args:
         matrix: any shape (*batch, m, n). Half precision is cast up to float32.
         iterations: k; each costs two products of the matrix with a vector.
-        generator: draws the Gaussian v_0, on the matrix's device; None for torch's own.
+        generator: draws the Gaussian v_0 and is on the matrix's device; None uses torch's global generator.
 
     Returns:
         One estimate per matrix, in the matrix's precision, at least float32.
@@ -69,7 +69,7 @@ def lower(
     matrix = at_least_float32(matrix)
     with torch.autocast(matrix.device.type, enabled=False):
         size = _nonzero(matrix.detach().abs().amax((-2, -1)))[..., None, None]
-        unit = matrix / size  # squares of entries neither overflow nor vanish
+        unit = matrix / size  # so that squares of entries neither overflow nor vanish
         v = torch.randn(
             *matrix.shape[:-2], matrix.shape[-1], 1, generator=generator, dtype=matrix.dtype, device=matrix.device
         )
@@ -89,17 +89,17 @@ def upper(matrix: Float[Tensor, "*batch m n"], iterations: int = 6) -> Float[Ten
     The bound exceeds the norm by a factor of at most :math:`r^{1/2^{k+1}}` for rank r (1.05 at r = 512 and
     k = 6, reached only if all singular values are equal).
 
-    Each A_j is divided by its Frobenius norm so that nothing overflows or vanishes; these divisors are undone
-    afterwards, hence constants to autograd. Rounding is bounded, not ignored: with ``||A_j||_F = 1`` a product
-    with m terms per entry errs by at most ``m eps`` in norm, which is added back at each step. A zero matrix
-    gives 0 and a zero gradient.
+    Each A_j is divided by its Frobenius norm so that nothing overflows or vanishes. This scaling is undone in
+    the result, so the divisors may be constants to autograd. Rounding errors are included in the bound: with
+    ``||A_j||_F = 1`` a product with m terms per entry errs by at most ``m eps`` in norm, which is added at each
+    step. A zero matrix gives 0 and a zero gradient.
 
     Args:
         matrix: any shape (*batch, m, n), float32 or float64. Half precision is cast up to float32.
-        iterations: k, the number of products; the work is k cubes of min(m, n).
+        iterations: k, the number of products; the first costs m n min(m, n), each other one min(m, n)^3.
 
     Returns:
-        One norm per matrix, in the matrix's precision, at least float32.
+        One bound per matrix, in the matrix's precision, at least float32.
 
     References:
         Delattre, Barthélemy, Araujo, Allauzen, ICML 2023, "Efficient bound of Lipschitz constant for
@@ -109,7 +109,7 @@ def upper(matrix: Float[Tensor, "*batch m n"], iterations: int = 6) -> Float[Ten
     if matrix.shape[-2] < matrix.shape[-1]:
         matrix = matrix.mT
     with torch.autocast(matrix.device.type, enabled=False):
-        # Two steps, since squaring the entries for the Frobenius norm may itself overflow.
+        # Compute the Frobenius norm in two steps, since squaring the entries may overflow.
         largest = _nonzero(matrix.detach().abs().amax((-2, -1)))
         size = largest * torch.linalg.matrix_norm(matrix.detach() / largest[..., None, None])
         current = matrix / _nonzero(size)[..., None, None]
@@ -128,10 +128,11 @@ def upper(matrix: Float[Tensor, "*batch m n"], iterations: int = 6) -> Float[Ten
 
 
 def normalise(matrix: Float[Tensor, "*batch m n"], iterations: int = 8) -> Float[Tensor, "*batch m n"]:
-    r"""Divide by :func:`upper`: the 2-norm is then at most 1, and near it.
+    r"""Divide by :func:`upper`, so that the 2-norm is at most 1 and close to 1.
 
-    A matrix whose norm is zero (or below the root of the smallest normal number, 1e-19 in float32) is returned as it
-    is: it is small enough already, and still learns. Differentiable, at least in float32.
+    A matrix whose norm is zero (or at most the root of the smallest normal number, 1e-19 in float32) is returned
+    unchanged: its norm is below 1 already, and it still gets a gradient. Differentiable; the result is in float32 or
+    float64.
     """
     matrix = at_least_float32(matrix)
     bound = upper(matrix, iterations)
@@ -140,16 +141,16 @@ def normalise(matrix: Float[Tensor, "*batch m n"], iterations: int = 8) -> Float
 
 
 def _nonzero(tensor: Tensor) -> Tensor:
-    """Replace exact zeros by one, to divide by."""
+    """Replace exact zeros by one, so that the result can be divided by."""
     return torch.where(tensor == 0, torch.ones_like(tensor), tensor)
 
 
-@torch.compiler.assume_constant_result  # the precision is no tensor; a change of it compiles anew
+@torch.compiler.assume_constant_result  # the result is a float, and a change of precision recompiles
 def product_error(terms: int, dtype: torch.dtype) -> float:
-    """Bound on the rounding of a product of two matrices of unit Frobenius norm with so many terms an entry.
+    """Bound on the rounding error of a product of two matrices of unit Frobenius norm, with ``terms`` terms per entry.
 
-    torch may have been told to round the factors of float32 products to TF32 or bfloat16. Where it was told so by
-    ``torch.backends.*.fp32_precision``, it does not say which under one name, and the coarsest is assumed.
+    torch may be set to round the factors of float32 products to TF32 or bfloat16. If this was set through
+    ``torch.backends.*.fp32_precision``, torch does not report one common setting, and the coarsest is assumed.
     """
     try:
         precision = torch.get_float32_matmul_precision()
