@@ -98,6 +98,21 @@ def test_the_range_of_a_blocks_output_is_its_own_or_that_of_its_last_residual(bl
     assert layer_series(record({**metrics, **own}), quantity)["trunk"].values.tolist() == [9.0, 9.0]
 
 
+def test_a_range_goes_on_where_a_run_of_an_earlier_version_was_continued():
+    """Blocks and trunk had the output of their last layer under their own names, too, up to that step."""
+    ends = (("max", 1), ("min", -1))
+    metrics = {
+        f"stability/blocks.0.feedforward/output_{end}": series(*(sign * v for v in (1, 2, 3))) for end, sign in ends
+    }
+    for layer in ("blocks.0", "trunk"):
+        metrics |= {f"stability/{layer}/output_{end}": series(sign, 2 * sign) for end, sign in ends}
+    found = layer_series(record(metrics), find_quantity("output_range"))
+    assert list(found) == ["blocks.0", "blocks.0.feedforward", "trunk"]
+    for one in found.values():
+        assert one.values.tolist() == [2.0, 4.0, 6.0]
+        assert one.steps.tolist() == [0, 1, 2]
+
+
 def test_a_metric_that_is_missing_has_another():
     gradient = find_quantity("gradient_norm")
     old = {"train/gradient_norm": series(1, 3)}

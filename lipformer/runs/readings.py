@@ -27,9 +27,8 @@ def layer_series(record: RunRecord, quantity: Quantity) -> dict[str, Series]:
         found = {layer: series for layer, series in found.items() if len(series.steps)}
     else:
         found = by_layer(record.series, quantity)
-    last = list(by_block(found).values())[-1:]
-    if quantity.of_last_layer and TRUNK not in found and last:
-        found = dict(sorted({**found, TRUNK: last[0]}.items(), key=lambda item: layer_place(item[0])))
+    if quantity.of_last_layer:
+        found = _completed(found)
     return found
 
 
@@ -198,6 +197,29 @@ def drawable(values: np.ndarray) -> np.ndarray:
 def _is_of(metric: str, quantity: Quantity, layer: str | None) -> bool:
     parts = split_metric(metric)
     return parts is not None and parts[1] == layer and quantity.matches(parts[0], parts[2])
+
+
+def _completed(layers: dict[str, Series]) -> dict[str, Series]:
+    """Return the outputs of layers, with those of the blocks and the trunk up to the last step.
+
+    A block and a trunk return what their last layer returns, which is logged once. Of runs before that was so, each has
+    a series of its own; where such a run was continued, it ends there, and that of the last layer goes on.
+    """
+    inner = {name: series for name, series in layers.items() if name.count(".") > 1}
+    for number, last in by_block(inner).items():
+        if (block := f"blocks.{number}") in layers:
+            layers = {**layers, block: _continued(layers[block], last)}
+    for last in list(by_block(layers).values())[-1:]:
+        layers = {**layers, TRUNK: _continued(layers[TRUNK], last) if TRUNK in layers else last}
+    return dict(sorted(layers.items(), key=lambda item: layer_place(item[0])))
+
+
+def _continued(one: Series, other: Series) -> Series:
+    """Return a series, and after its last step the other one."""
+    after = other.steps > one.steps[-1]
+    return Series(
+        *(np.concatenate([getattr(one, of), getattr(other, of)[after]]) for of in ("steps", "tokens", "values"))
+    )
 
 
 def _difference(one: Series, other: Series) -> Series:
