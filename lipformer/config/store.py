@@ -15,9 +15,8 @@ from lipformer.config.listing import groups, list_groups, list_options
 from lipformer.config.suggestions import suggest
 from lipformer.config.targets import without_partial
 from lipformer.errors import UsageError
-from lipformer.options import (
+from lipformer.options import (  # noqa: F401 - each makes its schemas known
     Options,
-    PartOptions,
     attention,
     callbacks,
     data,
@@ -29,48 +28,8 @@ from lipformer.options import (
     trainer,
 )
 
-SCHEMAS: dict[str, type] = {
-    "train": train.TrainConfig,
-    "evaluate": evaluate.EvaluateConfig,
-    "task": model.TaskOptions,
-    "model/model": model.ModelOptions,
-    "model/lstm": model.LSTMOptions,
-    "attention/plain": attention.AttentionOptions,
-    "attention/tied_l2": attention.TiedL2Options,
-    "attention/contractive_l2": attention.ContractiveL2Options,
-    "attention/factored_l2": attention.FactoredL2Options,
-    "attention/sigmoid": attention.SigmoidOptions,
-    "attention/kernel": attention.KernelOptions,
-    "attention/qk_norm": attention.QKNormOptions,
-    "attention/cosine": attention.CosineOptions,
-    "norm/scaled": parts.NormOptions,
-    "norm/act_norm": parts.ActNormOptions,
-    "residual/layered": parts.LayeredResidualOptions,
-    "embedding/embedding": parts.EmbeddingOptions,
-    "feedforward/dense": parts.FeedForwardOptions,
-    "feedforward/contractive": parts.ContractiveFeedForwardOptions,
-    "data/plain": data.DataOptions,
-    "data/ptb": data.PennTreebankOptions,
-    "data/text_files": data.TextFilesOptions,
-    "optimizer/adam": optimisation.OptimizerOptions,
-    "schedule/warmup": optimisation.ConstantOptions,
-    "schedule/inverse_sqrt": optimisation.InverseSqrtOptions,
-    "schedule/cosine": optimisation.CosineScheduleOptions,
-    "regularizer/jasmin": optimisation.JasminOptions,
-    "regularizer/jacobian": optimisation.JacobianOptions,
-    "trainer/trainer": trainer.TrainerOptions,
-    "callbacks/stability": callbacks.StabilityOptions,
-    "callbacks/divergence_guard": callbacks.DivergenceGuardOptions,
-    "callbacks/samples": callbacks.SamplesOptions,
-    "logger/plain": PartOptions,
-    "logger/wandb": loggers.WandbOptions,
-    "study/score": study.ScoreOptions,
-    "study/certify": study.CertifyOptions,
-    "study/report": study.ReportOptions,
-    "study/workspace": study.WorkspaceOptions,
-    "study/layer_norm": study.LayerNormOptions,
-    "factory": PartOptions,
-}
+SCHEMAS: dict[str, type] = {"train": train.TrainConfig, "evaluate": evaluate.EvaluateConfig, **Options.shipped()}
+"""Path of a schema -> its class: the two roots, and the options of all parts."""
 
 
 def register() -> None:

@@ -23,12 +23,16 @@ def _scale() -> Any:
 class AttentionOptions(PartOptions):
     """Options of `dot_product` and `l2`, and of all kinds that have a fused form."""
 
+    schema = "attention/plain"
+
     fused: bool = option(True, "the fast form; false: explicit matrices, differentiable to any order")
 
 
 @dataclass
 class TiedL2Options(AttentionOptions):
     """Options of `tied_l2` and `tied_l2_matched`."""
+
+    schema = "attention/tied_l2"
 
     columns: int = option(1, "columns of W per head, in units of D/H", number(at_least=1))
     locality: float | None = _locality(None)
@@ -37,6 +41,8 @@ class TiedL2Options(AttentionOptions):
 @dataclass
 class ContractiveL2Options(TiedL2Options):
     """Options of `contractive_l2`."""
+
+    schema = "attention/contractive_l2"
 
     p: Any = option(
         "mixed",
@@ -50,6 +56,8 @@ class ContractiveL2Options(TiedL2Options):
 class FactoredL2Options(AttentionOptions):
     """Options of `contractive_l2_decoupled` and `contractive_l2_blocks`."""
 
+    schema = "attention/factored_l2"
+
     scale: float = _scale()
     temperature: float = option(0.0625, "temperature of each head at first, learned", number(above=0))
     locality: float | None = _locality(1.0)
@@ -58,6 +66,8 @@ class FactoredL2Options(AttentionOptions):
 @dataclass
 class SigmoidOptions(PartOptions):
     """Options of `sigmoid`."""
+
+    schema = "attention/sigmoid"
 
     bias: float | None = option(
         None,
@@ -70,6 +80,8 @@ class SigmoidOptions(PartOptions):
 class KernelOptions(AttentionOptions):
     """Options of `relu_kernel` and `elu_kernel`."""
 
+    schema = "attention/kernel"
+
     features: str = option("elu", "phi: ELU + 1 or ReLU", one_of("elu", "relu"))
     eps: float = option(1e-6, "added to the denominators: rows sum to a little less than one", number(above=0))
 
@@ -78,6 +90,8 @@ class KernelOptions(AttentionOptions):
 class QKNormOptions(AttentionOptions):
     """Options of `qk_norm`."""
 
+    schema = "attention/qk_norm"
+
     centred: bool = option(True, "LayerNorm without shift; false: RMSNorm")
     eps: float = option(1e-5, "added to the mean square of a query or key", number(above=0))
 
@@ -85,6 +99,8 @@ class QKNormOptions(AttentionOptions):
 @dataclass
 class CosineOptions(AttentionOptions):
     """Options of `cosine` attention."""
+
+    schema = "attention/cosine"
 
     temperature: float = option(10.0, "tau of each head at first, learned", number(above=0))
     gain: float = option(1.0, "nu of each head at first, learned", number(above=0))

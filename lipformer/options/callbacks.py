@@ -11,6 +11,8 @@ from lipformer.options.option import PartOptions, option
 class StabilityOptions(PartOptions):
     """Options of `callbacks.stability`."""
 
+    schema = "callbacks/stability"
+
     every_n_steps: int = option(
         50, "steps between two measurements of gradients, updates, ranges of layers, attention", number(at_least=1)
     )
@@ -27,6 +29,8 @@ class StabilityOptions(PartOptions):
 class DivergenceGuardOptions(PartOptions):
     """Options of `callbacks.divergence_guard`."""
 
+    schema = "callbacks/divergence_guard"
+
     loss_above: float | None = option(
         20.0,
         "largest loss, such as nats per character; one above it for `patience` steps in a row ends the run",
@@ -40,6 +44,8 @@ class DivergenceGuardOptions(PartOptions):
 @dataclass
 class SamplesOptions(PartOptions):
     """Options of `callbacks.samples`."""
+
+    schema = "callbacks/samples"
 
     sentences: int = option(3, "sentences that are written when the training ends", number(at_least=1))
     temperature: float = option(0.8, "of the sampling; 0 takes the likeliest character each time", number(at_least=0))

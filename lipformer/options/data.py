@@ -15,6 +15,8 @@ def _are_shares(split: Any) -> bool:
 class DataOptions(PartOptions):
     """Options of `builtin`, and of the loader, which every corpus shares."""
 
+    schema = "data/plain"
+
     max_length: int | None = option(
         None,
         "drop lines of more tokens, end symbol counted, and say how many",
@@ -31,6 +33,8 @@ class DataOptions(PartOptions):
 class PennTreebankOptions(DataOptions):
     """Options of `ptb`."""
 
+    schema = "data/ptb"
+
     dir: str | None = option(None, "folder with ptb.train.txt ...; null: $LIPFORMER_PTB_DIR, data/ptb, the hub")
     download: bool = option(True, "ask the Hugging Face hub where no folder has the files")
     verify: bool = option(True, "compare the text with the benchmark's sha256 and counts")
@@ -39,6 +43,8 @@ class PennTreebankOptions(DataOptions):
 @dataclass
 class TextFilesOptions(DataOptions):
     """Options of `text_files`."""
+
+    schema = "data/text_files"
 
     train: str = option(REQUIRED, "path of the training text, or of the only text, relative to the launch folder")
     valid: str | None = option(None, "path of the validation text")

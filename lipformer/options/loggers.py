@@ -10,6 +10,8 @@ from lipformer.options.option import PartOptions, option
 class WandbOptions(PartOptions):
     """Options of `wandb`."""
 
+    schema = "logger/wandb"
+
     project: str = option("lipformer", "where its runs are listed")
     entity: str | None = option(None, "user or team; null: the account's default")
     mode: str = option(

@@ -19,6 +19,8 @@ def _is_readable(keys: Any) -> bool:
 class TaskOptions(Options):
     """Options of the tasks."""
 
+    schema = "task"
+
     name: str = option(
         REQUIRED, "what is minimised, and how it is measured", Check(TASKS.__contains__, f"one of {', '.join(TASKS)}")
     )
@@ -27,6 +29,8 @@ class TaskOptions(Options):
 @dataclass
 class ModelOptions(PartOptions):
     """Options of `transformer`, and of any model."""
+
+    schema = "model/model"
 
     reads: list[str] = option(
         REQUIRED,
@@ -38,5 +42,7 @@ class ModelOptions(PartOptions):
 @dataclass
 class LSTMOptions(ModelOptions):
     """Options of `lstm`."""
+
+    schema = "model/lstm"
 
     forget_bias: float = option(1.0, "bias of the forget gates at first; above 0, a cell remembers", number())

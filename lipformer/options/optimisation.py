@@ -15,6 +15,8 @@ def _are_betas(betas: Any) -> bool:
 class OptimizerOptions(PartOptions):
     """Options of `adam` and `adamw`."""
 
+    schema = "optimizer/adam"
+
     lr: float = option(REQUIRED, "peak learning rate", number(above=0))
     betas: list[float] = option(
         [0.9, 0.98],
@@ -37,6 +39,8 @@ def _warmup(default: int) -> Any:
 class ConstantOptions(PartOptions):
     """Options of `constant`."""
 
+    schema = "schedule/warmup"
+
     warmup_steps: int = _warmup(0)
 
 
@@ -44,12 +48,16 @@ class ConstantOptions(PartOptions):
 class InverseSqrtOptions(PartOptions):
     """Options of `inverse_sqrt`."""
 
+    schema = "schedule/inverse_sqrt"
+
     warmup_steps: int = _warmup(400)
 
 
 @dataclass
 class CosineScheduleOptions(PartOptions):
     """Options of `cosine`."""
+
+    schema = "schedule/cosine"
 
     warmup_steps: int = _warmup(100)
     total_steps: int = option(REQUIRED, "step at which it ends", number(at_least=1))
@@ -64,6 +72,8 @@ def _weight(default: float) -> Any:
 class JasminOptions(PartOptions):
     """Options of `jasmin`."""
 
+    schema = "regularizer/jasmin"
+
     weight: float = _weight(1e-2)
     # With k = 1 the penalty would be log 1.
     k: int = option(
@@ -76,6 +86,8 @@ class JasminOptions(PartOptions):
 @dataclass
 class JacobianOptions(PartOptions):
     """Options of `jacobian`."""
+
+    schema = "regularizer/jacobian"
 
     weight: float = _weight(1e-3)
     iterations: int = option(3, "of power iteration, from a new random start each step", number(at_least=1))

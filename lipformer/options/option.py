@@ -4,7 +4,7 @@ import functools
 import numbers
 from collections.abc import Iterator, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
 
 from lipformer.options.checks import Check
 
@@ -36,7 +36,22 @@ def option(default: Any, meaning: str, check: Check | None = None) -> Any:
 
 @dataclass
 class Options:
-    """Base of the options of one kind of part; each option is a field made by `option`."""
+    """Base of the options of one kind of part; each option is a field made by `option`.
+
+    Attributes:
+        schema: the path by which a YAML of ``conf/`` names the class in its defaults list, ``/schema/<path>@_here_``;
+            empty for a class that is only derived from.
+    """
+
+    schema: ClassVar[str] = ""
+
+    @classmethod
+    def shipped(cls) -> dict[str, "type[Options]"]:
+        """Return the class of each schema among those derived from this one in the modules that are imported."""
+        found = {cls.schema: cls} if vars(cls).get("schema") else {}
+        for derived in cls.__subclasses__():
+            found.update(derived.shipped())
+        return found
 
     @classmethod
     def check(cls, **values: Any) -> None:
@@ -96,5 +111,7 @@ def _is_whole(value: Any) -> bool:
 @dataclass
 class PartOptions(Options):
     """Options of a class or function that a configuration names."""
+
+    schema = "factory"
 
     _target_: str = REQUIRED

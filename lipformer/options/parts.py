@@ -10,12 +10,16 @@ from lipformer.options.option import REQUIRED, PartOptions, option
 class NormOptions(PartOptions):
     """Options of `layer_norm` and `rms_norm`."""
 
+    schema = "norm/scaled"
+
     eps: float = option(1e-5, "added to the variance, or to the mean square", number(at_least=0))
 
 
 @dataclass
 class ActNormOptions(PartOptions):
     """Options of `act_norm`."""
+
+    schema = "norm/act_norm"
 
     max_scale: float | None = option(None, "largest scale", or_null(number(above=0), "for no limit"))
 
@@ -24,12 +28,16 @@ class ActNormOptions(PartOptions):
 class LayeredResidualOptions(PartOptions):
     """Options of `weighted` and `convex`."""
 
+    schema = "residual/layered"
+
     layers: int = option(REQUIRED, "blocks, L; the branch begins with the weight 1/L or 1/(2L)", number(at_least=1))
 
 
 @dataclass
 class EmbeddingOptions(PartOptions):
     """Options of `full` and `blank`."""
+
+    schema = "embedding/embedding"
 
     filled: float = option(1.0, "share of the channels that embedding and position fill", number(above=0, at_most=1))
 
@@ -38,6 +46,8 @@ class EmbeddingOptions(PartOptions):
 class FeedForwardOptions(PartOptions):
     """Options of `relu` and `gelu`."""
 
+    schema = "feedforward/dense"
+
     activation: str = option("relu", "between the two maps", one_of("relu", "gelu", "silu"))
     expansion: int = option(4, "hidden features as a multiple of width", number(at_least=1))
 
@@ -45,5 +55,7 @@ class FeedForwardOptions(PartOptions):
 @dataclass
 class ContractiveFeedForwardOptions(FeedForwardOptions):
     """Options of `contractive`."""
+
+    schema = "feedforward/contractive"
 
     scale: float = option(0.97, "Lipschitz constant left", number(above=0, below=1))

@@ -12,19 +12,23 @@ class StudyOptions(PartOptions):
     """A study and its options.
 
     Attributes:
-        choice: what is typed after ``study=``.
+        choice: what is typed after ``study=``, the last part of `schema`.
         of_a_run: whether the study reads ``checkpoint``, which is refused otherwise.
     """
 
-    choice: ClassVar[str]
+    choice: ClassVar[str] = ""
     of_a_run: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.choice = cls.schema.rpartition("/")[2]
 
 
 @dataclass
 class ScoreOptions(StudyOptions):
     """Options of `score`: none, because all that it reads is at the root."""
 
-    choice = "score"
+    schema = "study/score"
     of_a_run = True
 
 
@@ -32,7 +36,7 @@ class ScoreOptions(StudyOptions):
 class CertifyOptions(StudyOptions):
     """Options of `certify`."""
 
-    choice = "certify"
+    schema = "study/certify"
     of_a_run = True
 
     p: Any = option("mixed", "norm of the certificate: mixed (largest Euclidean norm of a token), 2, inf", norm_name())
@@ -45,7 +49,7 @@ class CertifyOptions(StudyOptions):
 class ReportOptions(StudyOptions):
     """Options of `report`."""
 
-    choice = "report"
+    schema = "study/report"
 
     runs: str = option(REQUIRED, "a glob of run folders or sweeps, in quotes, such as 'runs/*/*'")
 
@@ -54,7 +58,7 @@ class ReportOptions(StudyOptions):
 class WorkspaceOptions(StudyOptions):
     """Options of `workspace`."""
 
-    choice = "workspace"
+    schema = "study/workspace"
 
     project: str = option("lipformer", "wandb project that gets the dashboard")
     entity: str | None = option(None, "user or team whose it is; null: the account's default")
@@ -71,6 +75,6 @@ class ClaimsOptions(StudyOptions):
 class LayerNormOptions(ClaimsOptions):
     """Options of `layer_norm`."""
 
-    choice = "layer_norm"
+    schema = "study/layer_norm"
 
     seed: int = option(0, "of the starts of its searches", number(at_least=0, below=2**32))

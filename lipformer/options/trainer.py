@@ -28,6 +28,8 @@ def _devices() -> Check:
 class TrainerOptions(Options):
     """Options of `auto`, `cpu` and `gpu`."""
 
+    schema = "trainer/trainer"
+
     accelerator: str = option("auto", "auto: a GPU where there is one", one_of("auto", "cpu", "gpu"))
     devices: Any = option(1, "how many, or which", _devices())
     precision: str = option(
