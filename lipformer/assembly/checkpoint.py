@@ -64,8 +64,7 @@ def find_checkpoint(path: str | Path, which: str = "best", key: str = "checkpoin
     Args:
         path: a ``.ckpt`` file or a run folder.
         which: ``best`` or ``last``. If there is no best checkpoint yet (before the first validation), the last is
-        taken;
-            if the last is missing or damaged, the one before it, and a line in the log says so.
+            taken; if the last is missing or damaged, the one before it, and a line in the log says so.
         key: the key that `path` was given by, for messages.
 
     Raises:
@@ -124,9 +123,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except PermissionError as error:
         raise CheckpointError(f"{path}: {error.strerror}; make the file readable") from error
-    except (
-        Exception
-    ) as error:  # damaged bytes raise many kinds of errors: UnpicklingError, RuntimeError, KeyError, IndexError, ...
+    except Exception as error:  # damaged bytes raise UnpicklingError, RuntimeError, KeyError, IndexError and others
         if code := re.search(r"GLOBAL (\S+)", str(error)):
             raise CheckpointError(
                 f"{path}: it holds code ({code.group(1)}) and is not loaded; use a checkpoint of lipformer"

@@ -56,9 +56,8 @@ def constant_weights(module: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for layer, name in methods:
                 value = getattr(layer, name)()
-                layer.__dict__[name] = lambda value=value: (
-                    value
-                )  # an attribute of the instance hides the method of its class
+                # An attribute of the instance hides the method of its class.
+                layer.__dict__[name] = lambda value=value: value
         yield
     finally:
         for layer, name in methods:

@@ -50,7 +50,7 @@ def log_det(
 
     Differentiable in x and in the weights of f, also the estimates, and without bias in the unbiased case. Works under
     ``no_grad`` and ``inference_mode``. If f is a module, its layers with two paths take the explicit one; for any other
-    callable that is the caller's to arrange (:func:`~lipformer.modules.contexts.explicit.explicit`).
+    callable that is the caller's to arrange (:func:`~lipformer.modules.contexts.explicit`).
 
     Args:
         f: the branch, treating each element of the batch by itself; dropout must be off.

@@ -169,9 +169,8 @@ def name_runs(records: Sequence[RunRecord]) -> list[str]:
             names.append(f"{record.config.get('name', 'run')} {match[1]}/{path[-1]}")
         else:
             names.append("/".join(path[-count:]))
-    names = [
-        name.encode(errors="replace").decode() for name in names
-    ]  # a folder's name may hold bytes that are no text
+    # A folder's name may hold bytes that are no text.
+    names = [name.encode(errors="replace").decode() for name in names]
     twice = {name for name in names if names.count(name) > 1}
     return [f"{name} ({number})" if name in twice else name for number, name in enumerate(names, start=1)]
 
