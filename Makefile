@@ -30,7 +30,7 @@ browser:  ## Install a Chromium for the tests of the report, where apt-get may (
 	    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; } || \
 	  echo "no browser could be installed: the tests that need one will be skipped"
 
-demo: $(READY)  ## Train an invertible model for a few minutes, then print its test figures, certificate and three sentences
+demo: $(READY)  ## Train an invertible model for a few minutes, then print its test loss, certificate and three sentences
 	$(BIN)/python train.py experiment=certified name=demo hydra.run.dir=$(DEMO)
 	$(BIN)/python evaluate.py checkpoint=$(DEMO) split=test study=certify
 	$(BIN)/python evaluate.py checkpoint=$(DEMO) generate.samples=3

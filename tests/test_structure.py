@@ -1,6 +1,8 @@
 """How the code is cut: lengths of files and functions, one word for one thing, no import that points up."""
 
 import ast
+import functools
+import importlib
 import re
 import subprocess
 import sys
@@ -83,6 +85,45 @@ def test_a_retired_word_is_found():
     source = "from x.tempered import y as dear_steps\nz.figures_of(InvertibleNorm, ContractiveFactorsOptions=1)"
     retired = set(filter(RETIRED.fullmatch, identifiers(source)))
     assert retired == {"tempered", "dear_steps", "figures_of", "InvertibleNorm", "ContractiveFactorsOptions"}
+
+
+def named_in_prose(text: str) -> tuple[set[str], set[str]]:
+    """The files of the repository, and the objects of the package, that a page names."""
+    paths = {match.rstrip(".") for match in re.findall(r"\b(?:lipformer|tests|bench|docs|conf)/[\w./-]+\w", text)}
+    objects = {match.rstrip(".") for match in re.findall(r"(?<![\w/.-])lipformer(?:\.[A-Za-z_]\w*)+", text)}
+    return paths, objects
+
+
+def exists(dotted: str) -> bool:
+    """Whether a dotted name can be imported, as a module or as something in one."""
+    parts = dotted.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:count]))
+        except ModuleNotFoundError:
+            continue
+        return (
+            functools.reduce(lambda owner, name: owner and getattr(owner, name, None), parts[count:], found) is not None
+        )
+    return False
+
+
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_names_exists(page):
+    paths, objects = named_in_prose(page.read_text())
+    assert [path for path in sorted(paths) if not (ROOT / path).exists()] == []
+    assert [name for name in sorted(objects) if not exists(name)] == []
+
+
+def test_what_does_not_exist_is_found():
+    paths, objects = named_in_prose(
+        "see `lipformer/nowhere.py`, tests/laws.py, and `lipformer.models.lstm.CharLSTM` or lipformer.x."
+    )
+    assert paths == {"lipformer/nowhere.py", "tests/laws.py"}
+    assert {name: exists(name) for name in objects} == {"lipformer.models.lstm.CharLSTM": True, "lipformer.x": False}
 
 
 def contracts() -> list[dict]:
