@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
+from programs import train
 from torch import nn
 
 from lipformer.assembly.build import LOADER_KEYS
-from lipformer.assembly.old_configs import CLASS_KEYS, KEYS, RENAMED, as_written_today
-from lipformer.config import conf_dir, register, to_plain, validate
-from lipformer.config.moved import MOVED
+from lipformer.assembly.old_configs import CLASS_KEYS, KEYS, as_written_today
+from lipformer.config import conf_dir, moved, register, to_plain, validate
 from lipformer.config.store import SCHEMAS
-from lipformer.config.targets import locate
+from lipformer.config.targets import factory, locate
 from lipformer.data.builtin import Builtin
 from lipformer.data.datamodule import CharDataModule
 from lipformer.errors import DataError, UsageError
@@ -201,20 +201,58 @@ def test_a_refusal_names_the_scalar_that_was_typed():
 @pytest.mark.parametrize("target", STATED_THEN)
 def test_an_option_that_is_new_stands_in_the_table_of_old_configurations(target):
     """A stored configuration lacks it, and the run keeps the value of then."""
-    today = MOVED.get(target, target)
+    today = moved.target_today(target)
     nodes = [node for file in FILES for key, node in chosen(*file) if node.get("_target_", key) == today]
-    assert nodes, f"{target} has gone: where to, MOVED has to say"
+    assert nodes, f"{target} has gone: where to, config/moved.py has to say"
     for node in nodes:
         new = set(OmegaConf.get_type(node).defaults()) - set(STATED_THEN[target])
-        tables = (CLASS_KEYS.get(today, {}), KEYS.get(today, {}), RENAMED.get(today, {}).values())
+        tables = (CLASS_KEYS.get(today, {}), KEYS.get(today, {}), moved.OPTIONS.get(today, {}).values())
         assert new <= set().union(*tables), f"{target}: {new}"
 
 
-@pytest.mark.parametrize(("then", "today"), MOVED.items())
+MOVED_TARGETS = {
+    "lipformer.model.CharTransformer": "lipformer.models.transformer.CharTransformer",
+    "lipformer.lstm.CharLSTM": "lipformer.models.lstm.CharLSTM",
+    "lipformer.modules.norms.ActNorm": "lipformer.modules.normalisations.ActNorm",
+    "lipformer.sweep_report.SweepReport": "lipformer.program.sweep_report.SweepReport",
+    "lipformer.training.loggers.wandb_logger": "lipformer.training.loggers.choices.wandb_logger",
+    "lipformer.training.metrics.Average": "lipformer.telemetry.objective.Average",
+}
+
+
+@pytest.mark.parametrize(("then", "today"), MOVED_TARGETS.items())
 def test_a_place_that_has_moved_is_answered_with_the_new_one(then, today):
     assert callable(locate(today, "group"))
     with pytest.raises(UsageError, match=rf"^group\._target_={re.escape(then)}: it has moved to {re.escape(today)}$"):
         locate(then, "group")
+
+
+def test_a_place_that_has_not_moved_is_left_alone():
+    assert moved.target_today("my_package.model.Mine") == "my_package.model.Mine"
+    with pytest.raises(UsageError, match="No module named"):
+        locate("lipformer.nowhere.Mine", "group")
+
+
+@pytest.mark.parametrize("module", moved.MODULES.values())
+def test_where_a_module_has_moved_to_there_is_one(module):
+    importlib.import_module(module)
+
+
+def test_an_option_with_a_new_name_is_answered_with_it_in_a_file_too():
+    node = {"_target_": "lipformer.training.callbacks.stability.StabilityMonitor", "dear_every_n_steps": 3}
+    with pytest.raises(
+        UsageError, match=r"^callbacks\.mine\.dear_every_n_steps: it is written expensive_every_n_steps now$"
+    ):
+        factory(node, "callbacks.mine")
+
+
+def test_a_schema_with_a_new_name_is_answered_with_it(tmp_path, monkeypatch, capsys):
+    (tmp_path / "attention").mkdir()
+    text = "defaults: [/schema/attention/contractive_factors@_here_]\n_target_: my_package.Mine\n"
+    (tmp_path / "attention" / "mine.yaml").write_text(text)
+    assert train(monkeypatch, f"--config-dir={tmp_path}", "attention=mine") == 2
+    line = "error: /schema/attention/contractive_factors: the schema is named /schema/attention/factored_l2 now\n"
+    assert capsys.readouterr().err == line
 
 
 def test_a_stored_configuration_lists_every_option():

@@ -8,7 +8,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-from lipformer.config.moved import MOVED
+from lipformer.config.moved import OPTIONS, target_today
 from lipformer.config.targets import without_partial
 from lipformer.config.train import NO_REGULARIZER
 from lipformer.options.model import MODEL_GROUPS, MODEL_SCALARS
@@ -26,10 +26,6 @@ KEYS: dict[str, dict[str, Any]] = {"trainer": {"compile": False, "report": True}
 """Group -> keys that were added to it, for any class, with the values that were used before."""
 CLASS_KEYS: dict[str, dict[str, Any]] = {}
 """Class, by its path of today -> options that were added to it, with the values that were used before."""
-RENAMED: dict[str, dict[str, str]] = {
-    "lipformer.training.callbacks.stability.StabilityMonitor": {"dear_every_n_steps": "expensive_every_n_steps"},
-}
-"""Class, by its path of today -> earlier name of an option -> its name of today."""
 WEIGHTS: dict[str, dict[str, str]] = {
     "lipformer.models.transformer.CharTransformer": {"head": "unembedding"},
     "lipformer.models.lstm.CharLSTM": {"head": "unembedding"},
@@ -79,7 +75,7 @@ def _moved(node: dict[str, Any]) -> dict[str, Any]:
     target = node.get("_target_")
     if not isinstance(target, str):
         return node
-    target = MOVED.get(target, target)
-    renamed = RENAMED.get(target, {})
+    target = target_today(target)
+    renamed = OPTIONS.get(target, {})
     node = {renamed.get(key, key): value for key, value in node.items()}
     return {**copy.deepcopy(CLASS_KEYS.get(target, {})), **node, "_target_": target}

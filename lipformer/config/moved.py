@@ -1,14 +1,40 @@
-"""Classes and functions that a ``_target_`` may name and that have moved, one row each."""
+"""Names of earlier versions that a user's YAML, code or a stored run may hold, with the names of today."""
 
-MOVED: dict[str, str] = {
-    "lipformer.model.CharTransformer": "lipformer.models.transformer.CharTransformer",
-    "lipformer.lstm.CharLSTM": "lipformer.models.lstm.CharLSTM",
-    "lipformer.training.loggers.no_further_logger": "lipformer.training.loggers.choices.no_further_logger",
-    "lipformer.training.loggers.tensorboard_logger": "lipformer.training.loggers.choices.tensorboard_logger",
-    "lipformer.training.loggers.wandb_logger": "lipformer.training.loggers.choices.wandb_logger",
-    **{
-        f"lipformer.modules.norms.{name}": f"lipformer.modules.normalisations.{name}"
-        for name in ("LayerNorm", "RMSNorm", "CenterNorm", "ActNorm", "NoNorm")
-    },
+MODULES: dict[str, str] = {
+    "lipformer.atomic": "lipformer.system.atomic",
+    "lipformer.bounds.compose": "lipformer.theorems.compose",
+    "lipformer.bounds.theorems": "lipformer.theorems",
+    "lipformer.cli": "lipformer.program.cli",
+    "lipformer.functional.constant_weights": "lipformer.modules.contexts",
+    "lipformer.functional.eval_mode": "lipformer.modules.contexts",
+    "lipformer.functional.explicit": "lipformer.modules.contexts",
+    "lipformer.generate": "lipformer.models.generate",
+    "lipformer.lstm": "lipformer.models.lstm",
+    "lipformer.model": "lipformer.models.transformer",
+    "lipformer.modules.norms": "lipformer.modules.normalisations",
+    "lipformer.run_folder": "lipformer.runs.folder",
+    "lipformer.run_record": "lipformer.runs.record",
+    "lipformer.studies.measured": "lipformer.studies.evaluation",
+    "lipformer.studies.opening": "lipformer.studies.loading",
+    "lipformer.sweep_report": "lipformer.program.sweep_report",
+    "lipformer.training.build": "lipformer.assembly.build",
+    "lipformer.training.checkpoint": "lipformer.assembly.checkpoint",
+    "lipformer.training.loggers": "lipformer.training.loggers.choices",
+    "lipformer.training.metrics": "lipformer.telemetry.objective",
+    "lipformer.training.module": "lipformer.training.language",
 }
-"""``_target_`` in earlier versions -> ``_target_`` today. Stored runs are read by it; elsewhere the error names it."""
+"""Module -> where its classes and functions are today. Stored runs are read by it; elsewhere the error names it."""
+
+OPTIONS: dict[str, dict[str, str]] = {
+    "lipformer.training.callbacks.stability.StabilityMonitor": {"dear_every_n_steps": "expensive_every_n_steps"},
+}
+"""Class, by its path of today -> earlier name of an option -> its name of today."""
+
+SCHEMAS: dict[str, str] = {"attention/contractive_factors": "attention/factored_l2"}
+"""Schema that a YAML of a user's own may name in its defaults list -> its name of today."""
+
+
+def target_today(target: str) -> str:
+    """Return the path of a class or function today, which is `target` itself if it has not moved."""
+    module, _, name = target.rpartition(".")
+    return f"{MODULES[module]}.{name}" if module in MODULES else target

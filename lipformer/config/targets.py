@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from lipformer.config.moved import MOVED
+from lipformer.config.moved import OPTIONS, target_today
 from lipformer.errors import UsageError
 
 
@@ -20,8 +20,8 @@ def locate(target: str, key: str) -> Any:
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        if target in MOVED:
-            raise UsageError(f"{key}._target_={target}: it has moved to {MOVED[target]}") from error
+        if (today := target_today(target)) != target:
+            raise UsageError(f"{key}._target_={target}: it has moved to {today}") from error
         raise UsageError(f"{key}._target_={target}: {error}") from error
 
 
@@ -40,6 +40,8 @@ def factory(node: Mapping[str, Any], key: str) -> Callable[..., Any]:
     accepted = inspect.signature(target).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
     for name in options:
+        if name in OPTIONS.get(node["_target_"], {}):
+            raise UsageError(f"{key}.{name}: it is written {OPTIONS[node['_target_']][name]} now")
         if name not in accepted and not takes_any:
             raise UsageError(f"{key}.{name}: {target.__name__} has no such option; it takes {', '.join(accepted)}")
     return functools.partial(target, **options)

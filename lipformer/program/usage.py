@@ -8,6 +8,7 @@ from hydra.errors import OverrideParseException
 from omegaconf import DictConfig
 
 from lipformer.config import choices_by_option, conf_dir
+from lipformer.config.moved import SCHEMAS
 from lipformer.config.renamed import RENAMED
 from lipformer.config.suggestions import suggest
 
@@ -32,6 +33,8 @@ def explain(error: BaseException, config_name: str) -> str:
         group, choice, options = found.groups()
         names = (options or "").split()
         return f"{group}={choice}: no such choice{suggest(choice, names)}; {group} has {', '.join(names)}"
+    if (found := re.search(r"Could not load 'schema/([^']+)'", text)) and found.group(1) in SCHEMAS:
+        return f"/schema/{found.group(1)}: the schema is named /schema/{SCHEMAS[found.group(1)]} now"
     if found := re.search(r"Error merging override (\S+)", text):
         return f"{found.group(1)}: {_type_error(cause, config_name)}"
     if found := re.search(r"In '([^']+)': .*Key '([^']+)' not in '\w+' full_key: (\S+)", text):
