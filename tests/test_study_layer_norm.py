@@ -10,9 +10,10 @@ from PIL import Image
 from programs import evaluate
 
 from lipformer.figures import norm_constants
+from lipformer.figures.normalisations import Row
 from lipformer.modules.normalisations import LayerNorm
 from lipformer.studies import layer_norm as study
-from lipformer.studies.layer_norm import KINDS, Row, Scale, claims_of, local_constants, measure, search_starts
+from lipformer.studies.layer_norm import KINDS, Scale, claims_of, local_constants, measure, search_starts
 
 SMALL = Scale((3, 8), starts=4, steps=40)
 FILES = {

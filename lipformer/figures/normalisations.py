@@ -1,8 +1,9 @@
 """The figure of a normalisation's Lipschitz constants by width: upper bounds, and lower bounds that a search found."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from lipformer.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE, VERMILION, letters, paper_style, save
 
@@ -10,19 +11,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Measured(Protocol):
-    """The constants for one width, as `lipformer.studies.layer_norm.Row` has them.
+@dataclass(frozen=True)
+class Row:
+    """The constants of a normalisation for one width and one norm, as ``study=layer_norm`` measures them.
 
     Attributes:
+        kind: the name of the normalisation.
         p: the norm, ``inf`` or ``2``.
         width: D.
-        loose: a looser upper bound, or None.
-        exact: the exact constant.
-        found: the largest slope that a search found.
-        median: the slope that half of the starts of the search reached.
-        apart: the largest slope at inputs of which one coordinate differs from all others.
+        loose: the bound by row sums of the Jacobian; None in the 2-norm.
+        exact: the layer's constant.
+        found: the largest local constant that the search met.
+        median: the median, over the starts, of the local constants at which the searches ended.
+        apart: the largest local constant at inputs in which one coordinate differs from the others, which are equal.
+        constructed: the local constant at an input that is known to be steepest.
     """
 
+    kind: str
     p: str
     width: int
     loose: float | None
@@ -30,9 +35,10 @@ class Measured(Protocol):
     found: float
     median: float
     apart: float
+    constructed: float
 
 
-def norm_constants(rows: Sequence[Measured], name: str, file: Path) -> list[Path]:
+def norm_constants(rows: Sequence[Row], name: str, file: Path) -> list[Path]:
     """Draw a normalisation's constants in the inf-norm, and in both norms the share of them that a search finds.
 
     Args:
@@ -77,7 +83,7 @@ def norm_constants(rows: Sequence[Measured], name: str, file: Path) -> list[Path
         return save(figure, file)
 
 
-def _draw_shares(axes: "Axes", rows: Sequence[Measured], norm: str, **style: Any) -> None:
+def _draw_shares(axes: "Axes", rows: Sequence[Row], norm: str, **style: Any) -> None:
     """Draw the share of the constant that the best start of the search found, and that half of its starts reached."""
     widths = [row.width for row in rows]
     axes.plot(widths, [row.found / row.exact for row in rows], label=f"{norm}, best start", **style)

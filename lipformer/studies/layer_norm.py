@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from lipformer.bounds.empirical import ascend, steepest_token
 from lipformer.config import EvaluateConfig
 from lipformer.figures import norm_constants
+from lipformer.figures.normalisations import Row
 from lipformer.functional.spectral import Norm
 from lipformer.modules.normalisations import LayerNorm
 from lipformer.options.study import LayerNormOptions
@@ -85,33 +86,6 @@ KINDS = {
         construct=lambda width: steepest_token(width, EPS),
     ),
 }
-
-
-@dataclass(frozen=True)
-class Row:
-    """The results for one width and one norm: a row of ``constants.csv``.
-
-    Attributes:
-        kind: the normalisation, a key of `KINDS`.
-        p: the norm, ``inf`` or ``2``.
-        width: D.
-        loose: the bound by row sums of the Jacobian; None in the 2-norm.
-        exact: the layer's constant.
-        found: the largest local constant that the search met.
-        median: the median, over the starts, of the local constants at which the searches ended.
-        apart: the largest local constant at inputs in which one coordinate differs from the others, which are equal.
-        constructed: the local constant at an input that is known to be steepest.
-    """
-
-    kind: str
-    p: str
-    width: int
-    loose: float | None
-    exact: float
-    found: float
-    median: float
-    apart: float
-    constructed: float
 
 
 class LayerNormStudy:
