@@ -56,7 +56,7 @@ def log_det(
         f: the branch, treating each element of the batch by itself; dropout must be off.
         x: tokens at which J is taken, in float32 or float64.
         method: see the table.
-        causal: promise that no token depends on a later one, for "exact" and "power_series" (of no use to the others):
+        causal: states that no token depends on a later one, which only "exact" and "power_series" use:
             J is then block triangular, and N blocks of D x D take the place of N D x N D.
         terms: terms always summed.
         samples: S, draws that are averaged, independent for each element of the batch.
@@ -104,7 +104,7 @@ def _diagonal_blocks(pull: Callable[[Tensor], Tensor], x: Tensor, causal: bool) 
     """Blocks on the diagonal of J that determine its determinant: n = 1 of all, or if causal n = N of a token each."""
     batch, tokens, width = x.shape
     blocks = []
-    for token in range(tokens):  # one token's rows at a time, for the sake of memory
+    for token in range(tokens):  # one token's rows at a time, to save memory
         units = x.new_zeros(width, batch, tokens, width)
         units[:, :, token] = torch.eye(width, dtype=x.dtype, device=x.device).unsqueeze(1)
         rows = torch.func.vmap(pull)(units).transpose(0, 1)  # (B, D, N, D)

@@ -19,7 +19,7 @@ Bound = Float[Tensor, ""] | float
 
 
 def compose(*bounds: Bound) -> Float[Tensor, ""]:
-    r"""Bound of maps applied one after the other; 1, the identity's, for none.
+    r"""Bound of maps applied one after the other; 1 for no map, which is the identity.
 
     .. math:: L(f_n \circ \dots \circ f_1) = \textstyle\prod_i L(f_i)
     """
@@ -27,7 +27,7 @@ def compose(*bounds: Bound) -> Float[Tensor, ""]:
 
 
 def add(*bounds: Bound) -> Float[Tensor, ""]:
-    r"""Bound of a sum of maps; 0, the zero map's, for none.
+    r"""Bound of a sum of maps; 0 for no map, which is the zero map.
 
     .. math:: L(f_1 + \dots + f_n) = \textstyle\sum_i L(f_i)
     """

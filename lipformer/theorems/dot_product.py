@@ -1,4 +1,4 @@
-r"""Lipschitz constants of dot-product attention where it has some: on a ball of tokens, and at one input.
+r"""Lipschitz constants of dot-product attention, which has none on all inputs: on a ball of tokens, and at one input.
 
 Legend, in the layout of ``x W``: N tokens, D width, H heads, v columns of a value head; A_h = W^Q_h W^K_h^T / s
 (D x D), so that the scores are :math:`x_i A_h x_j^\top`; W^V_h (D x v); W^O (H v x D); R the largest Euclidean norm of
@@ -93,10 +93,10 @@ def dot_product_local_bound(
     with :math:`C_i = \sum_j P_{ij} (x_j - m_i)(x_j - m_i)^\top` the covariance of what token i attends to,
     :math:`w_i = \|A^\top x_i\|_2` and :math:`\lambda_i = \|W^{V\top} C_i W^V\|_2`.
 
-    Nothing is said of inputs near X. Work: H N (N D v + D^2 v) products and H N norms of (D, v) matrices.
+    It says nothing about inputs near X. Work: H N (N D v + D^2 v) products and H N norms of (D, v) matrices.
 
     Args:
-        x: inputs, each by itself.
+        x: inputs, each of which is treated separately.
         score_map: the A_h.
         value: the W^V_h.
         out: W^O, E = H v.
@@ -105,8 +105,8 @@ def dot_product_local_bound(
     Returns:
         One bound per input, float64.
 
-    References: ours, docs/mathematics.md, 12. A bound out of :math:`\max_i \|A^\top x_i\|_2` alone, as in code that
-    goes with arXiv 2312.14820, lacks the last term and is false.
+    References: ours, docs/mathematics.md, 12. A bound by :math:`\max_i \|A^\top x_i\|_2` alone, as in the code
+    published with arXiv 2312.14820, lacks the last term and is false.
     """
     score_map, value = score_map.double(), value.double()
     tokens = x.double().unsqueeze(-3)  # (..., 1, N, D), against the heads

@@ -1,4 +1,4 @@
-"""How the constants of heads make that of a layer."""
+"""The constant of a layer from those of its heads."""
 
 import torch
 from jaxtyping import Float

@@ -5,7 +5,7 @@ heads, d columns per head; W_h = W^Q_h (D x d), W^V_h (D x d_v), W^O (D x D); va
 s (d x d_v); s the divisor of the squared distances, sqrt(d) unless said otherwise; c = :func:`phi_inverse`.
 
 The layer is F(X) = [P^1 X W_1 M_1, ..., P^H X W_H M_H] W^O with P^h = softmax(-|x_i W_h - x_j W_h|^2 / s),
-the same as Kim's [P^h X A_h W^V_h]_h W^O with A_h = W_h W_h^T / s. All bounds hold under any mask that
+the same as [P^h X A_h W^V_h]_h W^O of Kim et al. with A_h = W_h W_h^T / s. All bounds hold under any mask that
 leaves each token itself to attend to, the causal one among them. Proofs: docs/mathematics.md, 1 to 3 and 8.
 
 Functions that need a 2-norm take it as ``norm``: :func:`lipformer.functional.spectral.exact` (default) for a
@@ -34,7 +34,7 @@ def tied_l2_bound(
     p: Norm,
     slope: Float[Tensor, " H"] | None = None,
 ) -> Float[Tensor, ""]:
-    """The sharpest constant here in the norm ``p``, with exact norms; other arguments as in the three below."""
+    """The sharpest constant here in the norm ``p``, with exact norms; other arguments as in the next three."""
     p = parse_norm(p)
     if p == math.inf:
         return tied_l2_bound_inf(query, value_map, out, length, slope)
@@ -126,10 +126,10 @@ def tied_l2_bound_blocks(
               \mathrm{Lip}_{block}(F) \le (4c + 1) \max_g \sum_h \|V_h\, W_h^\top U_g\|_2
 
     If [U_1, ..., U_H] is orthogonal and the W_h are the U_h in another order, that is :math:`(4c+1) \max_h \|V_h\|_2`:
-    no head adds to another. Of matrices orthogonal only up to rounding, it is what holds exactly.
+    no head adds to another. For matrices that are orthogonal only up to rounding, the general form holds exactly.
 
     Args:
-        query: the U_h; together of full rank, or the norm is none.
+        query: the U_h; together they must have full rank, or it is not a norm.
         value_map: the V_h.
         written: the W_h.
         length: N, or the longest attended span.
@@ -202,7 +202,7 @@ def kim_bound_2(
     .. math:: \mathrm{Lip}_2(F) \le \frac{\sqrt N (4c + 1)}{s}\, \|W^O\|_2
               \Big(\sum_h \|W_h\|_2^4\, \|W_h^V\|_2^2\Big)^{1/2}
 
-    The form in circulation has squares of ||W_h|| under the root. It is false: scaling W_h by a scales the
+    The form in common use has squares of ||W_h|| under the root. It is false: scaling W_h by a scales the
     constant by a^2, so no bound linear in a can hold, and N = 2, D = 1, W = 2 attains 6.41 > 5.98.
     (Fourth powers give 11.96 there.) Arguments as in :func:`kim_bound_inf` and :func:`tied_l2_bound_mixed`.
 

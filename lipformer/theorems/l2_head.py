@@ -11,14 +11,14 @@ from scipy.special import lambertw
 from torch import Tensor
 
 
-@torch.compiler.assume_constant_result  # SciPy is opaque to the compiler, the length is no tensor
+@torch.compiler.assume_constant_result  # the compiler cannot look into SciPy; the length is not a tensor
 def phi_inverse(length: int) -> float:
     r"""Largest mean squared distance :math:`\sum_j P_{ij} t_{ij}` of a row of N tokens, t the negative scores.
 
     .. math:: c = \varphi^{-1}(N - 1) = W_0\big((N - 1)/e\big), \qquad \varphi(x) = x e^{x+1}
 
     with W_0 the principal Lambert function; c grows like log N - log log N. It is attained by N - 1 keys at
-    t = c + 1. W_0(N/e), also in use, is slightly larger and so valid, but not the inverse.
+    t = c + 1. W_0(N/e), which is also used, is slightly larger, so that it is valid too, but it is not the inverse.
 
     Args:
         length: N, tokens a row may attend to, itself included.

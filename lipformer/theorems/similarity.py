@@ -125,7 +125,7 @@ def cosine_bound(
 
     .. math:: L_h = \frac{\nu_h}{\sqrt\epsilon} \big(\rho [W^V_h] + \tau_h [W^Q_h] + \rho \tau_h [W^K_h]\big)
 
-    with rho = sqrt(N) for p = 2 and 1 for "mixed" and inf, which are thus free of N. The constant in circulation
+    with rho = sqrt(N) for p = 2 and 1 for "mixed" and inf, which are thus free of N. The constant in common use
     grows like N^2.
 
     Args:
@@ -203,12 +203,12 @@ def _softmax_heads(query: Tensor, key: Tensor, value: Tensor, spread: Tensor, le
 
 
 def _rows(length: int, p: Norm) -> float:
-    """What it costs that many rows may attend to one and the same token."""
+    """Return the factor by which rows that attend to the same token add up."""
     return math.sqrt(length) if parse_norm(p) == 2 else 1.0
 
 
 def _from_tokens(weight: Float[Tensor, "H D c"], p: Norm) -> Float[Tensor, " H"]:
-    """[W]: of x -> x W, from the max-norm of x where p is inf, else from the Euclidean one, to the Euclidean one."""
+    """Return [W], the norm of x -> x W to the Euclidean norm, from the max-norm of x if p is inf, else Euclidean."""
     norm = spectral.exact(weight)
     if parse_norm(p) != math.inf:
         return norm
@@ -216,7 +216,7 @@ def _from_tokens(weight: Float[Tensor, "H D c"], p: Norm) -> Float[Tensor, " H"]
 
 
 def _side_by_side(constants: Float[Tensor, " H"], out: Float[Tensor, "E D"], p: Norm) -> Float[Tensor, ""]:
-    """Heads next to each other, then W^O."""
+    """Return the constant of concatenated heads followed by W^O."""
     if parse_norm(p) != math.inf:
         return combine_heads(constants, out)
     columns = torch.linalg.vector_norm(out.unflatten(0, (len(constants), -1)), dim=-2)
