@@ -12,9 +12,8 @@ from lipformer.runs.metrics_csv import read_rows, read_table, write_rows
 from lipformer.runs.plain_files import read_config, read_json, read_overrides
 
 PACKAGE = Path(layout.__file__).parents[1]
-FILES = sorted(
-    {value for value in vars(layout).values() if isinstance(value, str) and re.fullmatch(r"\w+\.\w+", value)}
-)
+SPELLED = [value for name, value in vars(layout).items() if name.isupper() and isinstance(value, str)]
+FILES = sorted({value for value in SPELLED if re.fullmatch(r"\w+\.\w+", value)})
 NAMED = re.compile(rf"({'|'.join(map(re.escape, FILES))}|\b{layout.CHECKPOINTS}\b)(?!\.jinja)")
 
 
