@@ -101,7 +101,7 @@ def is_whole(path: Path) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.testzip() is None
-    except PermissionError:  # which reading the file reports
+    except PermissionError:  # reported when the file is read
         return True
     except Exception:  # damaged headers raise BadZipFile, OSError, NotImplementedError, RuntimeError and others
         return False

@@ -17,7 +17,8 @@ class EvaluateConfig(EvaluateOptions):
 
     study: Any = MISSING
     data: dict[str, Any] = option(
-        REQUIRED, "of the run's corpus (dir of ptb; train, valid, test of text_files); null: as it was trained with"
+        REQUIRED,
+        "options of the run's corpus (dir of ptb; train, valid, test of text_files); null: as it was trained with",
     )
     generate: GenerateOptions = field(default_factory=GenerateOptions)
 

@@ -23,7 +23,7 @@ MODULES: dict[str, str] = {
     "lipformer.training.metrics": "lipformer.telemetry.objective",
     "lipformer.training.module": "lipformer.training.language",
 }
-"""Module -> where its classes and functions are today. Stored runs are read by it; elsewhere the error names it."""
+"""Earlier module -> the one that holds its contents today. Stored runs are read so; a user's YAML gets an error."""
 
 OPTIONS: dict[str, dict[str, str]] = {
     "lipformer.training.callbacks.stability.StabilityMonitor": {"dear_every_n_steps": "expensive_every_n_steps"},

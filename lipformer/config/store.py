@@ -45,7 +45,7 @@ def register() -> None:
 
 
 def choices_by_option(program: str) -> dict[str, list[str]]:
-    """Return each option of the groups' choices with the choices that have it, as they are typed.
+    """Return, for each option ``group.option``, the choices ``group=choice`` that have it.
 
     Args:
         program: ``train``, or ``evaluate``, which has only the group of studies.

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 def suggest(word: str, known: Iterable[str]) -> str:
     """Return `` (did you mean a or b?)``, or an empty string if no known word is close."""
     users = [name for name in known if not name.rpartition(".")[2].startswith("_")]  # _target_ is not for users
-    known = [name for name in users if name != word]  # a group that exists, typed as if its choice could be changed
+    known = [name for name in users if name != word]  # the word itself may exist, but cannot be overridden
     lower = {name.lower(): name for name in reversed(known)}
     near = [lower[name] for name in difflib.get_close_matches(word.lower(), lower, n=2, cutoff=0.6)]
     leaf = {name.rpartition(".")[2]: name for name in reversed(known)}

@@ -1,4 +1,4 @@
-"""Import what a dotted name in a configuration names. Nothing else here imports torch."""
+"""Import what a dotted name in a configuration names. Nothing else in `lipformer.config` can import torch."""
 
 import functools
 import importlib

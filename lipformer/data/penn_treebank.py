@@ -30,7 +30,7 @@ _FACTS: dict[str, _Facts] = {
     "test": _Facts(3_761, 442_423, "dd65dff31e70846b2a6030a87482edcd5d199130cdcfa1f3dccbb033728deee0"),
 }
 _HUB_ID = "ptb-text-only/ptb_text_only"
-_HUB_REVISION = "refs/convert/parquet"  # the branch with tables; the main branch is a script, which is no longer run
+_HUB_REVISION = "refs/convert/parquet"  # the branch with tables; `datasets` no longer runs main's script
 _HUB_SPLIT = {"train": "train", "valid": "validation", "test": "test"}
 _VARIABLE = "LIPFORMER_PTB_DIR"
 _LANDING = Path("data/ptb")
@@ -116,11 +116,11 @@ class PennTreebank:
 
 
 def _load_from_hub(split: Split) -> list[str]:
-    # Imported only here: it takes seconds, and whoever has the files needs neither these packages nor a network.
+    # Imported only here: it takes seconds, and users who have the files need neither these packages nor a network.
     from huggingface_hub import HfApi, constants
 
     if not constants.HF_HUB_OFFLINE:
-        # One question without retries; load_dataset alone tries for half a minute where there is no network.
+        # One request without retries; load_dataset alone tries for half a minute where there is no network.
         HfApi().dataset_info(_HUB_ID, revision=_HUB_REVISION, timeout=10)
     from datasets import load_dataset
 

@@ -16,7 +16,7 @@ def _locality(default: float | None) -> Any:
 
 
 def _scale() -> Any:
-    return option(0.97, "Lipschitz constant left", number(above=0, below=1))
+    return option(0.97, "largest Lipschitz constant of the branch", number(above=0, below=1))
 
 
 @dataclass
@@ -25,7 +25,7 @@ class AttentionOptions(PartOptions):
 
     schema = "attention/plain"
 
-    fused: bool = option(True, "the fast form; false: explicit matrices, differentiable to any order")
+    fused: bool = option(True, "true: the fast, fused form; false: explicit matrices, differentiable to any order")
 
 
 @dataclass
@@ -59,7 +59,7 @@ class FactoredL2Options(AttentionOptions):
     schema = "attention/factored_l2"
 
     scale: float = _scale()
-    temperature: float = option(0.0625, "temperature of each head at first, learned", number(above=0))
+    temperature: float = option(0.0625, "initial temperature of each head, which is learned", number(above=0))
     locality: float | None = _locality(1.0)
 
 
@@ -82,7 +82,7 @@ class KernelOptions(AttentionOptions):
 
     schema = "attention/kernel"
 
-    features: str = option("elu", "phi: ELU + 1 or ReLU", one_of("elu", "relu"))
+    features: str = option("elu", "the feature map phi: elu is ELU + 1, relu is ReLU", one_of("elu", "relu"))
     eps: float = option(1e-6, "added to the denominators: rows sum to a little less than one", number(above=0))
 
 
@@ -102,6 +102,6 @@ class CosineOptions(AttentionOptions):
 
     schema = "attention/cosine"
 
-    temperature: float = option(10.0, "tau of each head at first, learned", number(above=0))
-    gain: float = option(1.0, "nu of each head at first, learned", number(above=0))
+    temperature: float = option(10.0, "initial tau of each head, which is learned", number(above=0))
+    gain: float = option(1.0, "initial nu of each head, which is learned", number(above=0))
     eps: float = option(1e-3, "added to squared norms; the bound grows like its inverse root", number(above=0))

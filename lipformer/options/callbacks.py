@@ -21,7 +21,7 @@ class StabilityOptions(PartOptions):
         "steps between two measurements of norms of weights, certificates, local Lipschitz constants, inverses",
         number(at_least=1),
     )
-    sentences: int = option(2, "sentences of valid on which the layers are measured", number(at_least=1))
+    sentences: int = option(2, "sentences of the validation split on which the layers are measured", number(at_least=1))
     p: Any = option("mixed", "norm of certificates and local Lipschitz constants", norm_name())
 
 
@@ -47,6 +47,8 @@ class SamplesOptions(PartOptions):
 
     schema = "callbacks/samples"
 
-    sentences: int = option(3, "sentences that are written when the training ends", number(at_least=1))
-    temperature: float = option(0.8, "of the sampling; 0 takes the likeliest character each time", number(at_least=0))
+    sentences: int = option(3, "sentences to generate when the training ends", number(at_least=1))
+    temperature: float = option(
+        0.8, "temperature of the sampling; 0 takes the likeliest character each time", number(at_least=0)
+    )
     max_chars: int = option(200, "most characters of a sentence; fewer where the model reads fewer", number(at_least=1))

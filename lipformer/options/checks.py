@@ -34,7 +34,7 @@ def number(
     below: float | None = None,
     at_most: float | None = None,
 ) -> Check:
-    """A finite number between limits."""
+    """Return the check that a value is a finite number within these limits."""
     limits = [
         (words, compare, limit)
         for words, compare, limit in (
@@ -54,22 +54,22 @@ def number(
 
 
 def thread_count() -> Check:
-    """A number of CPU threads; torch crashes if the system cannot start that many."""
+    """Return the check of a number of CPU threads; torch crashes if the system cannot start that many."""
     return number(at_least=1, at_most=4096)
 
 
 def one_of(*choices: str) -> Check:
-    """A value out of a few words."""
+    """Return the check that a value is one of these words."""
     return Check(lambda value: isinstance(value, str) and value in choices, f"one of {', '.join(choices)}")
 
 
 def norm_name() -> Check:
-    """The name of a norm: "mixed", 2 or inf, the last as a number or a word."""
+    """Return the check of the name of a norm: "mixed", 2 or inf, the last as a number or a word."""
     return Check(
         lambda value: not isinstance(value, bool) and value in ("mixed", "inf", 2, math.inf), "one of mixed, 2, inf"
     )
 
 
 def or_null(check: Check, meaning: str = "") -> Check:
-    """A value of another check, or null (``None``); `meaning` says what null stands for, such as "for no limit"."""
+    """Return the check that a value passes `check` or is null; `meaning` says what null does, e.g. "for no limit"."""
     return Check(lambda value: value is None or check(value), f"{check.wanted}, or null {meaning}".rstrip())

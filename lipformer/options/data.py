@@ -19,14 +19,18 @@ class DataOptions(PartOptions):
 
     max_length: int | None = option(
         None,
-        "drop lines of more tokens, end symbol counted, and say how many",
+        "most tokens of a line, end symbol counted; longer lines are dropped, and their number is printed",
         or_null(number(at_least=2), "for all lines"),
     )
     unknown: str = option(
-        "error", "a character of valid or test that train lacks: refuse it, or a space", one_of("error", "replace")
+        "error",
+        "a character of valid or test that train lacks: error refuses it, replace reads it as a space",
+        one_of("error", "replace"),
     )
     batch_tokens: int = option(4096, "most tokens of a batch, padding counted", number(at_least=1))
-    num_workers: int = option(0, "processes that prepare batches; 0: this one", number(at_least=0))
+    num_workers: int = option(
+        0, "worker processes that prepare batches; 0: the training process does it", number(at_least=0)
+    )
 
 
 @dataclass

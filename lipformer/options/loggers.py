@@ -12,8 +12,8 @@ class WandbOptions(PartOptions):
 
     schema = "logger/wandb"
 
-    project: str = option("lipformer", "where its runs are listed")
-    entity: str | None = option(None, "user or team; null: the account's default")
+    project: str = option("lipformer", "wandb project that lists the run")
+    entity: str | None = option(None, "user or team that the project belongs to; null: the account's default")
     mode: str = option(
         "auto",
         "auto: $WANDB_MODE, else online with an API key and offline without",

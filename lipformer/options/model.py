@@ -45,4 +45,6 @@ class LSTMOptions(ModelOptions):
 
     schema = "model/lstm"
 
-    forget_bias: float = option(1.0, "bias of the forget gates at first; above 0, a cell remembers", number())
+    forget_bias: float = option(
+        1.0, "initial bias of the forget gates; above 0, cells keep most of their content at first", number()
+    )

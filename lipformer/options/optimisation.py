@@ -20,19 +20,21 @@ class OptimizerOptions(PartOptions):
     lr: float = option(REQUIRED, "peak learning rate", number(above=0))
     betas: list[float] = option(
         [0.9, 0.98],
-        "decay of the means of gradients and of their squares",
+        "decay rates of the running means of gradients and of their squares",
         Check(_are_betas, "two numbers from 0 to below 1"),
     )
     eps: float = option(
-        1e-12, "gradients behind a contractive branch are up to 1e6 times smaller than usual", number(at_least=0)
+        1e-12,
+        "added to the denominator of a step; small, because contractive branches shrink gradients by up to 1e6",
+        number(at_least=0),
     )
     weight_decay: float = option(
-        0.0, "on matrices only: not on biases, gains, embeddings and positions", number(at_least=0)
+        0.0, "weight decay, of matrices only: not of biases, gains, embeddings and positions", number(at_least=0)
     )
 
 
 def _warmup(default: int) -> Any:
-    return option(default, "steps over which lr is reached linearly", number(at_least=0))
+    return option(default, "steps of the linear warm-up to lr", number(at_least=0))
 
 
 @dataclass
@@ -60,12 +62,12 @@ class CosineScheduleOptions(PartOptions):
     schema = "schedule/cosine"
 
     warmup_steps: int = _warmup(100)
-    total_steps: int = option(REQUIRED, "step at which it ends", number(at_least=1))
-    final_fraction: float = option(0.05, "what is left of lr at the end", number(at_least=0, at_most=1))
+    total_steps: int = option(REQUIRED, "step at which the decay ends", number(at_least=1))
+    final_fraction: float = option(0.05, "learning rate at the end, as a fraction of lr", number(at_least=0, at_most=1))
 
 
 def _weight(default: float) -> Any:
-    return option(default, "lambda, of the penalty in the loss", number(above=0))
+    return option(default, "lambda, the weight of the penalty in the loss", number(above=0))
 
 
 @dataclass
@@ -78,7 +80,7 @@ class JasminOptions(PartOptions):
     # With k = 1 the penalty would be log 1.
     k: int = option(
         10,
-        "flattens rows; 0: log g_1 alone, which also has one-hot rows as a minimum",
+        "the penalty is log g_1 / g_k, which flattens rows; 0: log g_1, which one-hot rows minimise too",
         Check(lambda k: k == 0 or k >= 2, "0, or at least 2"),
     )
 
@@ -90,4 +92,6 @@ class JacobianOptions(PartOptions):
     schema = "regularizer/jacobian"
 
     weight: float = _weight(1e-3)
-    iterations: int = option(3, "of power iteration, from a new random start each step", number(at_least=1))
+    iterations: int = option(
+        3, "iterations of the power method, from a new random start at each training step", number(at_least=1)
+    )

@@ -21,7 +21,7 @@ class ActNormOptions(PartOptions):
 
     schema = "norm/act_norm"
 
-    max_scale: float | None = option(None, "largest scale", or_null(number(above=0), "for no limit"))
+    max_scale: float | None = option(None, "largest learned scale", or_null(number(above=0), "for no limit"))
 
 
 @dataclass
@@ -30,7 +30,11 @@ class LayeredResidualOptions(PartOptions):
 
     schema = "residual/layered"
 
-    layers: int = option(REQUIRED, "blocks, L; the branch begins with the weight 1/L or 1/(2L)", number(at_least=1))
+    layers: int = option(
+        REQUIRED,
+        "number of blocks, L; the initial weight of a branch is 1/L (weighted) or 1/(2L) (convex)",
+        number(at_least=1),
+    )
 
 
 @dataclass
@@ -48,7 +52,7 @@ class FeedForwardOptions(PartOptions):
 
     schema = "feedforward/dense"
 
-    activation: str = option("relu", "between the two maps", one_of("relu", "gelu", "silu"))
+    activation: str = option("relu", "activation between the two linear maps", one_of("relu", "gelu", "silu"))
     expansion: int = option(4, "hidden features as a multiple of width", number(at_least=1))
 
 
@@ -58,4 +62,4 @@ class ContractiveFeedForwardOptions(FeedForwardOptions):
 
     schema = "feedforward/contractive"
 
-    scale: float = option(0.97, "Lipschitz constant left", number(above=0, below=1))
+    scale: float = option(0.97, "largest Lipschitz constant of the branch", number(above=0, below=1))

@@ -41,7 +41,9 @@ class CertifyOptions(StudyOptions):
 
     p: Any = option("mixed", "norm of the certificate: mixed (largest Euclidean norm of a token), 2, inf", norm_name())
     length: int | None = option(
-        None, "tokens up to which it holds", or_null(number(at_least=1), "for the context trained with")
+        None,
+        "most tokens of a sequence for which the certificate holds",
+        or_null(number(at_least=1), "for the context trained with"),
     )
 
 
@@ -61,14 +63,14 @@ class WorkspaceOptions(StudyOptions):
     schema = "study/workspace"
 
     project: str = option("lipformer", "wandb project that gets the dashboard")
-    entity: str | None = option(None, "user or team whose it is; null: the account's default")
+    entity: str | None = option(None, "user or team that the project belongs to; null: the account's default")
 
 
 @dataclass
 class ClaimsOptions(StudyOptions):
     """Options of every study that tests claims."""
 
-    scale: str = option("quick", "quick takes at most minutes, full is the paper's size", one_of("quick", "full"))
+    scale: str = option("quick", "quick takes minutes at most; full has the size of the paper", one_of("quick", "full"))
 
 
 @dataclass
@@ -77,4 +79,4 @@ class LayerNormOptions(ClaimsOptions):
 
     schema = "study/layer_norm"
 
-    seed: int = option(0, "of the starts of its searches", number(at_least=0, below=2**32))
+    seed: int = option(0, "seed of the starting points of its searches", number(at_least=0, below=2**32))

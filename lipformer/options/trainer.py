@@ -13,7 +13,7 @@ def _limit() -> Check:
 
 
 def _devices() -> Check:
-    """Check the devices here: Lightning does so only after the text was read, and in part by errors of Python's."""
+    """Return the check of the devices: Lightning makes its own only after the text was read, partly as raw errors."""
 
     def holds(devices: Any) -> bool:
         if isinstance(devices, list):
@@ -31,28 +31,30 @@ class TrainerOptions(Options):
     schema = "trainer/trainer"
 
     accelerator: str = option("auto", "auto: a GPU where there is one", one_of("auto", "cpu", "gpu"))
-    devices: Any = option(1, "how many, or which", _devices())
+    devices: Any = option(1, "number of devices, or the numbers of those to use", _devices())
     precision: str = option(
         "32-true",
-        "of weights (true) or of products alone (mixed)",
+        "precision of the weights (true) or of matrix products only (mixed)",
         one_of("32-true", "bf16-mixed", "16-mixed", "bf16-true", "64-true"),
     )
     threads: int | None = option(
         None, "CPU threads", or_null(thread_count(), "for one for a small model, else one for each core")
     )
-    max_steps: int = option(1500, "optimizer steps", _limit())
-    max_epochs: int = option(-1, "passes over the corpus", _limit())
-    gradient_clip: float | None = option(1.0, "largest norm of the gradient", or_null(number(above=0), "for none"))
+    max_steps: int = option(1500, "most optimizer steps", _limit())
+    max_epochs: int = option(-1, "most passes over the training split", _limit())
+    gradient_clip: float | None = option(
+        1.0, "largest norm of the gradient; a larger one is clipped", or_null(number(above=0), "for none")
+    )
     val_every_steps: int = option(
         250, "optimizer steps between validations; the last step has one in any case", number(at_least=1)
     )
     log_every_steps: int = option(20, "optimizer steps between rows of training metrics", number(at_least=1))
-    deterministic: bool = option(False, "true: only operations that give the same bits each time")
-    compile: bool = option(False, "true: torch.compile the model; a minute at the start; wants regularizer=none")
+    deterministic: bool = option(False, "true: use only operations that give bitwise the same result each time")
+    compile: bool = option(False, "true: torch.compile the model; takes a minute at the start; needs regularizer=none")
     progress: str = option(
         "auto", "auto: rich in a terminal, plain lines elsewhere", one_of("auto", "rich", "plain", "none")
     )
-    report: bool = option(True, "figures and report.html in the run folder when the run ends")
+    report: bool = option(True, "write figures and report.html into the run folder when the run ends")
 
     @classmethod
     def faults(cls, values: Mapping[str, Any]) -> Iterator[Fault]:

@@ -54,7 +54,7 @@ def _train(config: DictConfig, folder: Path) -> float | None:
     plain: dict[str, Any] = {}
 
     def report() -> None:
-        if not plain:  # it ended before it began
+        if not plain:  # it failed before the training began
             return
         from lipformer.training.publish import publish_report, say_how_to_continue
 

@@ -221,7 +221,7 @@ def share_curve(certified: np.ndarray, attacked: np.ndarray) -> list[tuple[float
 
 @torch.no_grad()
 def closest_characters(model: CharTransformer, p: Norm) -> float:
-    """Return the smallest distance between the embeddings of two characters."""
+    """Return the smallest distance between the embeddings of two different symbols."""
     vectors = model.embedding.weight
     distances = torch.cdist(vectors, vectors, p=p if p == math.inf else 2).fill_diagonal_(math.inf)
     return distances.min().item()

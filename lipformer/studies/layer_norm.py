@@ -33,7 +33,7 @@ EPS = 1.0
 NORMS: tuple[Norm, ...] = (math.inf, 2)
 """Norms of the features of a token; the constant in the mixed norm is that in the 2-norm."""
 LEARNING_RATE = 0.1
-"""Step sizes of the ascents, in units of the entries of the inputs."""
+"""Step size of the ascents, in units of the entries of the inputs."""
 ROUNDING = 1e-9
 """Relative error by which a value measured in float64 may exceed a bound."""
 SOURCE = "Kim et al. 2021, sec. 4"
@@ -130,7 +130,7 @@ class LayerNormStudy:
 
 
 def places(widths: Sequence[int]) -> Iterator[tuple[str, Norm, int]]:
-    """Yield what is to be measured, with a progress bar, or with a line for each if the output is no terminal."""
+    """Yield each (normalisation, norm, width) to measure, with a progress bar, or a line each without a terminal."""
     every = [(kind, p, width) for kind in KINDS for p in NORMS for width in widths]
     for number, (kind, p, width) in enumerate(tracked(every, "searching", sys.stdout.isatty()), start=1):
         if not sys.stdout.isatty():

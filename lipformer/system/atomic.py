@@ -53,7 +53,7 @@ def replacing(file: Path, mode: str = "wb", *, previous: Path | None = None, **o
 
 
 def _keep(file: Path, previous: Path) -> None:
-    """Make `previous` a second name of `file`, or rename `file` if there are no hard links, if `file` exists."""
+    """If `file` exists, make `previous` a second name of it or, without hard links, rename it."""
     link = previous.with_name(f".{previous.name}.{os.getpid()}.part")
     with contextlib.suppress(FileNotFoundError):
         try:
@@ -64,7 +64,7 @@ def _keep(file: Path, previous: Path) -> None:
             os.replace(file, previous)
         else:
             os.replace(link, previous)
-            link.unlink(missing_ok=True)  # two names of one file are not replaced by each other
+            link.unlink(missing_ok=True)  # replacing one name of a file by another name of the same file does nothing
 
 
 def replace_text(file: Path, text: str, errors: str = "strict") -> None:
@@ -84,7 +84,7 @@ def replace_text(file: Path, text: str, errors: str = "strict") -> None:
 
 @contextlib.contextmanager
 def naming(file: Path) -> Iterator[None]:
-    """Turn system errors in the block into a `WriteError` that names `file`, which the error of a full disk does not.
+    """Turn system errors in the block into a `WriteError` that names `file`, because that of a full disk names none.
 
     torch hides the system error of a file behind another one, which has it as its cause or context.
 

@@ -36,7 +36,7 @@ def tracked(items: Iterable[T], doing: str, show_progress: bool) -> Iterator[T]:
 
     Args:
         items: the items; the bar shows their number if it is known.
-        doing: what is done with them, for the reader.
+        doing: what is done with them, a word such as "searching", shown beside the bar.
         show_progress: whether to show the bar.
     """
     with Progress(transient=True) if show_progress else nullcontext() as progress:
