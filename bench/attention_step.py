@@ -2,8 +2,9 @@
 
     python bench/attention_step.py [--rounds 15 --threads 2 --batch 16]
 
-Each round times every kind once, in an order that is reversed every other round, and yields one ratio to each
-reference of the same round; medians over rounds, so that a slow spell of the machine hits both sides of a ratio.
+Each round times every kind once, in an order that is reversed every other round, and divides the times by those of the
+reference kinds in the same round, so that a slow spell of the machine affects both sides of a ratio. The table shows
+medians over the rounds.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import os
 import statistics
 import time
 
-# Threads that spin while they wait would measure the scheduler wherever the machine has other work.
+# On a machine with other work, threads that spin while they wait would make this a measurement of the scheduler.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import torch
@@ -42,7 +43,7 @@ TARGETS = {("tied_l2", "dot_product"): 1.1, ("tied_l2", "tied_l2, explicit"): 0.
 
 
 def time_step(layer: nn.Module, x: Tensor, gradient: Tensor) -> float:
-    """Return the milliseconds of one forward and backward, gradients for the input and all weights."""
+    """Return the milliseconds of one forward and backward pass, with gradients of the input and of all weights."""
     layer.zero_grad(set_to_none=True)
     x = x.detach().requires_grad_()
     if x.is_cuda:
@@ -55,7 +56,7 @@ def time_step(layer: nn.Module, x: Tensor, gradient: Tensor) -> float:
 
 
 def measure(layers: dict[str, nn.Module], x: Tensor, rounds: int, warmup: int = 2) -> dict[str, list[float]]:
-    """Return the milliseconds of every kind in every round."""
+    """Return, for every kind, the milliseconds of its step in each round."""
     gradient = torch.randn_like(x)
     times: dict[str, list[float]] = {name: [] for name in layers}
     for turn in range(warmup + rounds):

@@ -1,10 +1,10 @@
-"""What division by a Lipschitz bound leaves of attention: rms gain of the branch at initialisation, as Markdown.
+"""Measure the gain of attention branches that are divided by a Lipschitz bound, at initialisation, as Markdown tables.
 
     python bench/branch_gain.py [--length 288 --batch 4 --seed 0]
 
-Gain: rms(f(X)) / rms(X) for X ~ N(0, 1), causal. float64, so that nothing is lost to rounding. First table: Kim's
-weights, Glorot-uniform. Second: the layers that normalise each factor, as they start (temperature 1 / 16), without and
-with the penalty on distance.
+The gain of a branch f is rms(f(X)) / rms(X) for X ~ N(0, 1), with a causal mask, in float64. The first table divides
+the L2 attention of Kim et al., with Glorot-uniform weights, by its bound in each norm. The second shows factored
+attention with its initial temperature of 1/16, without and with the penalty on distance.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def rms(x: Tensor) -> float:
 
 
 def kim_bounds(layer: TiedL2Attention) -> tuple[float, float]:
-    """Return Theorem 3.2's constants for p = inf and, with fourth powers, p = 2."""
+    """Return the bounds of Kim et al. 2021, Theorem 3.2, for p = inf and p = 2."""
     query, value = (split_outputs(linear.weight, layer.heads) for linear in (layer.query, layer.value))
     weights = (query, value, layer.out.weight.mT, layer.context)
     return theorems.kim_bound_inf(*weights).item(), theorems.kim_bound_2(*weights).item()

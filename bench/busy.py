@@ -1,13 +1,14 @@
-"""Training tokens per second on a quiet machine and beside neighbours that spin, for several settings of OpenMP.
+"""Measure training tokens per second on a quiet machine and beside spinning neighbours, for settings of OpenMP.
 
     python bench/busy.py                      # some ten minutes a model; nothing else should run on the machine
     python bench/busy.py --seconds 3 --rounds 1 --models 64x1024
 
-Each figure is that of a process of its own, which trains a Transformer on batches of random characters: `--models`
-names them by width and tokens of a batch. The neighbours are as many processes as the machine has cores, each of which
-keeps one core busy. Prints a Markdown table: median and range of tokens per second over the rounds, the share of the
-best quiet figure, and on the busy machine the share of what is fair: with c cores, n threads of ours and k neighbours,
-each thread can have c/(n + k) of a core, so that c/(n + k) of the quiet figure of the same setting is fair.
+Each measurement runs in a process of its own, which trains a Transformer on batches of random characters; `--models`
+lists the Transformers by width and tokens of a batch. The neighbours are as many processes as the machine has cores,
+each of which keeps one core busy. The Markdown table shows the median and range of tokens per second over the rounds,
+their share of the best quiet speed and, on the busy machine, their share of the fair speed. With c cores, n threads of
+the training and k neighbours, each thread can have c/(n + k) of a core; the fair speed is c/(n + k) of the quiet speed
+in the same setting.
 """
 
 import argparse
@@ -28,13 +29,13 @@ SETTINGS: dict[str, tuple[str, dict[str, str]]] = {
     "one thread": ("1", {}),
     "lipformer's": ("lipformer", {}),
 }
-"""Name -> threads, and the environment that says how they wait."""
+"""Name of a setting -> number of threads, and the environment variables that set how they wait."""
 SYMBOLS = 50
 LENGTH = 128
 
 
 def train(width: int, tokens: int, threads: str, seconds: float) -> tuple[float, int]:
-    """Return tokens per second of a Transformer of depth 4, and the number of threads."""
+    """Train a Transformer of depth 4; return its tokens per second and the number of threads that torch used."""
     if threads == "lipformer":
         import lipformer.program.cli  # noqa: F401  sets the spin count, before torch is there
     import torch
@@ -73,7 +74,7 @@ def train(width: int, tokens: int, threads: str, seconds: float) -> tuple[float,
 
 
 def measure(width: int, tokens: int, setting: str, seconds: float) -> tuple[float, int]:
-    """Return what `train` does in a process of its own."""
+    """Return the result of `train` in a process of its own."""
     threads, waiting = SETTINGS[setting]
     kept = {name: v for name, v in os.environ.items() if name not in WAITING and not name.endswith("NUM_THREADS")}
     command = [sys.executable, __file__, "--child", str(width), str(tokens), threads, str(seconds)]

@@ -1,9 +1,9 @@
-"""Table of finished runs: attention, norm, contraction, valid nats per character, certified constant of the trunk.
+"""Print a table of finished runs: their parts, nats per character on valid, and the certified constant of the trunk.
 
     python bench/contraction.py <run folder> [<run folder> ...]
 
-Runs that differ in their seed alone share a row: their figures stand side by side. The constant is the one in the
-mixed norm, of the last checkpoint, for the context trained with.
+Runs that differ only in their seed share a row, which lists the values of each. The constant is certified in the mixed
+norm, for the last checkpoint and the context of the training.
 """
 
 import argparse
@@ -18,7 +18,7 @@ MODEL = ("attention", "norm", "residual", "feedforward", "embedding")
 
 
 def describe(group: dict | None) -> str:
-    """Name a choice by its class and the options in which runs of this table may differ; "-" where there is none."""
+    """Return the class of a group's choice, and the options in which these runs may differ; "-" without the group."""
     if group is None:
         return "-"
     name = group["_target_"].rpartition(".")[2]

@@ -1,10 +1,10 @@
-"""Seconds to invert x + f(x), all tokens together against token after token, as a Markdown table.
+"""Time the inversion of x + f(x), all tokens in parallel and one token after another, as a Markdown table.
 
     python bench/invert.py [--batch 1 --repeats 7 --seed 0]
 
-f is contractive_l2 (p = mixed, scale = 0.97), float32, X ~ N(0, 1). Both methods run in turn; shown are medians, of
-the ratios too. The branch at initialisation is a weak contraction; in the second row of a shape the weights make it
-a stronger one (value maps proportional to the identity).
+f is contractive_l2 (p = mixed, scale = 0.97) in float32, and X ~ N(0, 1). The two methods take turns; the table shows
+medians of their times and of the ratios. At initialisation f contracts much more than its bound says. In the second row
+of each shape its value maps are multiples of the identity, which brings f closer to the bound.
 """
 
 import argparse
@@ -21,7 +21,7 @@ SHAPES = [(64, 4, 16), (64, 4, 64)]
 
 
 def strengthen(layer: ContractiveL2Attention) -> None:
-    """Orthonormal W^Q and W^O, and W^V = W^Q: every M_h is a multiple of the identity."""
+    """Make W^Q and W^O orthogonal and W^V = W^Q, so that every M_h is a multiple of the identity."""
     torch.nn.init.orthogonal_(layer.query.weight)
     layer.value.weight.copy_(layer.query.weight)
     layer.out.weight.copy_(layer.query.weight.mT)

@@ -1,11 +1,12 @@
-"""Kill processes while they save, and count what is lost, as a Markdown table.
+"""Kill processes while they save checkpoints, and count the checkpoints that are lost, as a Markdown table.
 
     python bench/kills.py [--kills 20 --folder /dev/shm --megabytes 16 --seed 0]
 
-A process saves a checkpoint over and over and is killed (SIGKILL) at a random moment, until so many kills came while
-one was being saved. Then the last checkpoint of its folder, or the one before it where that is missing or cut off, must
-load whole and be the last one that was saved, or one that was being saved. `--folder` is to lie on another file system
-than the temporary folder, as a cluster's does: Lightning's own way of saving (the second row) moves a file from there.
+A process saves one checkpoint after another and is killed (SIGKILL) at a random moment. This is repeated until
+`--kills` kills came during a save. After each kill, the last checkpoint of the folder, or the one before it if the last
+is missing or truncated, must be complete, and must be the last one that was saved or the one that was being saved.
+`--folder` should be on another file system than the temporary folder, as on a cluster: Lightning's own way of saving
+(the second row) writes to the temporary folder and moves the file.
 """
 
 import argparse
@@ -26,7 +27,7 @@ from lipformer.training.checkpoint_io import AtomicCheckpointIO
 
 
 def save_for_ever(io: TorchCheckpointIO, folder: Path, numbers: int, told: int) -> None:
-    """Save checkpoint after checkpoint of so many float32 numbers; write the number of each into `told`."""
+    """Save checkpoints of `numbers` float32 numbers without end; write "(" to `told` before each and ")" after it."""
     for step in range(1, 10**6):
         weights = torch.full((numbers,), float(step))
         os.write(told, b"(")
@@ -35,7 +36,7 @@ def save_for_ever(io: TorchCheckpointIO, folder: Path, numbers: int, told: int) 
 
 
 def kill_one(io: TorchCheckpointIO, folder: Path, numbers: int, delay: float) -> tuple[int, bool]:
-    """Start a process that saves, kill it; return how many it had saved, and whether it was saving then."""
+    """Start a process that saves, and kill it; return how many checkpoints it saved, and whether a save was cut off."""
     read, write = os.pipe()
     process = os.fork()
     if process == 0:
@@ -45,7 +46,7 @@ def kill_one(io: TorchCheckpointIO, folder: Path, numbers: int, delay: float) ->
             os._exit(1)
     os.close(write)
     told = os.read(read, 2)
-    while told.count(b")") < 1:  # one is whole, the second on its way
+    while told.count(b")") < 1:  # wait until the first checkpoint is saved
         told += os.read(read, 1)
     time.sleep(delay)
     os.kill(process, signal.SIGKILL)
@@ -57,7 +58,7 @@ def kill_one(io: TorchCheckpointIO, folder: Path, numbers: int, delay: float) ->
 
 
 def left(folder: Path) -> int | None:
-    """Return the step of the checkpoint that a killed run goes on from; None if there is none that is whole."""
+    """Return the step of the checkpoint that a killed run continues from; None if no checkpoint is complete."""
     try:
         checkpoint = torch.load(find_checkpoint(folder, "last"), weights_only=True)
     except (CheckpointError, RuntimeError, EOFError):
@@ -75,7 +76,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
     staged = tempfile.TemporaryDirectory()
-    tempfile.tempdir = staged.name  # where Lightning's way leaves its unfinished files
+    tempfile.tempdir = staged.name  # where Lightning's way of saving leaves its unfinished files
     print("| saved by | kills | while saving | no checkpoint left | an older one than the last two |")
     print("|---|---|---|---|---|")
     for io in (AtomicCheckpointIO(), TorchCheckpointIO()):

@@ -1,9 +1,9 @@
-"""Training tokens per second of a whole model, for each attention, by turns in one process.
+"""Measure training tokens per second of a whole model with each attention, in turn, in one process.
 
     python bench/model_step.py --threads 2 --rounds 15
 
 Prints a Markdown table: median and range of tokens per second, and the median ratio to dot_product of the same round.
-The model is that of experiment=ptb_small, the batch one of its usual shape, the characters random.
+The model is that of experiment=ptb_small; the batch has the usual shape of that experiment and random characters.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What watching costs: processor time of the monitor against that of the steps around it, in one and the same training.
+"""Measure the cost of telemetry: the processor time of the monitor against that of the steps, in the same training.
 
     python bench/telemetry.py [key=value ...]    # keys as of train.py; STEPS=1500 REPEATS=3 in the environment
 
@@ -31,7 +31,7 @@ FIXED = (
     "trainer.progress=none",
     "trainer.report=false",
     "data.batch_tokens=1024",
-    "~callbacks.samples",  # once at the end, whatever the length of a training
+    "~callbacks.samples",  # they are generated once, at the end, however long the training is
 )
 HOOKS = ("on_before_optimizer_step", "on_train_batch_end")
 
