@@ -10,6 +10,7 @@ from lipformer.errors import WriteError
 from lipformer.runs import layout
 from lipformer.runs.metrics_csv import read_rows, read_table, write_rows
 from lipformer.runs.plain_files import read_config, read_json, read_overrides
+from lipformer.training.loggers.metrics_csv import MetricsCsv
 
 PACKAGE = Path(layout.__file__).parents[1]
 SPELLED = [value for name, value in vars(layout).items() if name.isupper() and isinstance(value, str)]
@@ -76,6 +77,22 @@ def test_whatever_state_the_rows_are_in(tmp_path, text, steps):
     file = tmp_path / "metrics.csv"
     file.write_text(text)
     assert [row["step"] for row in read_rows(file)] == steps
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\r\nb", 'a"\nb', "a\x85b", "a\u2028b", "a\x0cb"])
+def test_a_name_may_hold_line_breaks(tmp_path, name):
+    file = tmp_path / "metrics.csv"
+    write_rows(file, [name, "step"], [{name: "1.0", "step": "0"}, {"step": "1"}])
+    assert read_rows(file) == [{name: "1.0", "step": "0"}, {name: "", "step": "1"}]
+
+
+def test_a_row_of_such_a_name_outlives_a_new_metric(tmp_path):
+    logger = MetricsCsv(tmp_path, name="", version="")
+    for step, metrics in enumerate([{"a\nb": 1.0}, {"a\nb": 2.0, "c": 3.0}]):
+        logger.log_metrics(metrics, step=step)
+        logger.save()
+    rows = read_rows(tmp_path / "metrics.csv")
+    assert rows == [{"a\nb": "1.0", "c": "", "step": "0"}, {"a\nb": "2.0", "c": "3.0", "step": "1"}]
 
 
 def test_there_may_be_no_file(tmp_path):

@@ -1,6 +1,7 @@
 """``metrics.csv``: a header, and a row for each time that metrics were logged, with empty cells for all others."""
 
 import csv
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -13,19 +14,20 @@ STEP, EPOCH = "step", "epoch"
 def read_table(file: Path) -> tuple[list[str], list[list[str]]]:
     """Return the header and the rows, whatever state the file is in.
 
-    A last line that was not written to its end is left out, and each line is a row of its own: a quote that is not
-    closed ends with it.
+    A last line that was not written to its end is left out. A name in the header may hold line breaks, in quotes; each
+    line after the header is a row of its own, so that a quote that is not closed ends with it.
 
     Returns:
         Header and rows; both empty if there is no such file. A row may have more or fewer cells than the header.
     """
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")
+        with file.open(encoding="utf-8", errors="replace", newline="") as stream:  # names keep their line breaks
+            text = stream.read()
     except OSError:
         return [], []
-    whole = text[: text.rfind("\n") + 1].replace("\0", "")
-    header, *rows = [_cells(line) for line in whole.splitlines()] or [[]]
-    return header, rows
+    *lines, _unfinished = text.replace("\0", "").split("\n")
+    header, used = _header(lines)
+    return header, [_cells(line) for line in lines[used:]]
 
 
 def read_rows(file: Path) -> list[dict[str, str]]:
@@ -52,9 +54,19 @@ def write_rows(file: Path, names: Sequence[str], rows: Iterable[Mapping[str, obj
         writer.writerows(rows)
 
 
+def _header(lines: Sequence[str]) -> tuple[list[str], int]:
+    """Return the cells of the header, and the number of lines it takes: more than one if a name holds line breaks."""
+    quotes = 0
+    for count, line in enumerate(lines, start=1):
+        quotes += line.count('"')
+        if quotes % 2 == 0:
+            return _cells("\n".join(lines[:count])), count
+    return _cells(lines[0]) if lines else [], 1  # no line closes the quote
+
+
 def _cells(line: str) -> list[str]:
-    """Cells of one line; empty if it is broken."""
+    """Cells of one line, or of a header of several; empty if it is broken."""
     try:
-        return next(csv.reader([line]), [])
+        return next(csv.reader(io.StringIO(line, newline="")), [])
     except csv.Error:  # a cell of more than 131,072 characters
         return []
