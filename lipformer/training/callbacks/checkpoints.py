@@ -12,7 +12,7 @@ from lipformer.assembly.checkpoint import is_whole
 from lipformer.errors import DivergedError, WriteError
 from lipformer.runs import layout
 from lipformer.runs.folder import local_rank
-from lipformer.runs.layout import BEST
+from lipformer.runs.layout import BEST, LAST
 from lipformer.system.atomic import replacing
 from lipformer.telemetry.diagnosis import nonfinite_parameter
 from lipformer.training.callbacks.stopping import InterruptedInStep
@@ -47,7 +47,7 @@ class BestCheckpoint(FiniteCheckpoint):
     """
 
     def __init__(self, folder: Path, resume_from: Path | None, monitor: str):
-        super().__init__(filename="best", monitor=monitor, **_options(folder))
+        super().__init__(monitor=monitor, **_options(folder, BEST))
         self._resume_from = resume_from
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -80,23 +80,25 @@ class LastCheckpoint(FiniteCheckpoint):
     """
 
     def __init__(self, folder: Path):
-        super().__init__(filename="last", save_on_exception=True, save_on_train_epoch_end=False, **_options(folder))
+        super().__init__(save_on_exception=True, save_on_train_epoch_end=False, **_options(folder, LAST))
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Save the state, unless the run diverged or the step was not completed."""
         if isinstance(exception, DivergedError):
             return
         if isinstance(exception, InterruptedInStep):
-            log.warning("%s stays as it was: the training was stopped within a step", layout.LAST)
+            log.warning("%s stays as it was: the training was stopped within a step", LAST)
             return
         if name := nonfinite_parameter(pl_module):
-            log.warning("%s stays as it was: the weights are not finite, first %s", layout.LAST, name)
+            log.warning("%s stays as it was: the weights are not finite, first %s", LAST, name)
             return
         try:
             super().on_exception(trainer, pl_module, exception)
         except WriteError as error:  # the run's status must tell the exception that ended it, not this one
-            log.warning("%s stays as it was: %s", layout.LAST, error)
+            log.warning("%s stays as it was: %s", LAST, error)
 
 
-def _options(folder: Path) -> dict[str, Any]:
-    return {"dirpath": folder / layout.CHECKPOINTS, "auto_insert_metric_name": False, "enable_version_counter": False}
+def _options(folder: Path, file: str) -> dict[str, Any]:
+    """Return the options of a callback that keeps one checkpoint: its folder, and its name, which Lightning ends."""
+    place = {"dirpath": folder / layout.CHECKPOINTS, "filename": Path(file).stem}
+    return {**place, "auto_insert_metric_name": False, "enable_version_counter": False}
