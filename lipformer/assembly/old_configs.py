@@ -12,6 +12,7 @@ from lipformer.config.moved import OPTIONS, target_today
 from lipformer.config.targets import without_partial
 from lipformer.config.train import NO_REGULARIZER
 from lipformer.options.model import MODEL_GROUPS, MODEL_SCALARS
+from lipformer.runs.metric_names import OLD_LAYERS
 
 GROUPS: dict[str, dict[str, Any]] = {
     "task": {"name": "language"},
@@ -27,8 +28,8 @@ KEYS: dict[str, dict[str, Any]] = {"trainer": {"compile": False, "report": True}
 CLASS_KEYS: dict[str, dict[str, Any]] = {}
 """Class, by its path of today -> options that were added to it, with the values that were used before."""
 WEIGHTS: dict[str, dict[str, str]] = {
-    "lipformer.models.transformer.CharTransformer": {"head": "unembedding"},
-    "lipformer.models.lstm.CharLSTM": {"head": "unembedding"},
+    "lipformer.models.transformer.CharTransformer": OLD_LAYERS,
+    "lipformer.models.lstm.CharLSTM": OLD_LAYERS,
 }
 """Class of a model, by its path of today -> earlier name of a child module -> its name of today."""
 
