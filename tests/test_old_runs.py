@@ -96,6 +96,7 @@ def test_what_was_called_head_is_read_as_the_unembedding(name, tmp_path):
     for metrics in (record.series, record.metrics):
         assert not [metric for metric in metrics if "/head/" in metric]
         assert "stability/unembedding/gradient_norm" in metrics
+    assert "unembedding" in [row["name"] for row in record.certificate["rows"]]
     assert "unembedding" in [row[0] for row in certificate_table(record, 0).rows]
     shutil.copytree(OLD_RUNS / name, tmp_path / "own", ignore=shutil.ignore_patterns("checkpoints"))
     with (tmp_path / "own" / "config.yaml").open("a") as config:

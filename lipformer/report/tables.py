@@ -15,7 +15,6 @@ from lipformer.runs.metric_names import (
     CERTIFICATE,
     LOGITS,
     NORM,
-    OLD_LAYERS,
     PARAMETERS,
     SECONDS,
     STEPS,
@@ -28,7 +27,7 @@ from lipformer.runs.metric_names import (
 )
 from lipformer.runs.quantity import Quantity, Value
 from lipformer.runs.readings import layer_series, read_value
-from lipformer.runs.record import RunRecord, has_old_layer_names, tasks_of
+from lipformer.runs.record import RunRecord, tasks_of
 from lipformer.tasks import Task
 
 MISSING = "–"
@@ -188,10 +187,10 @@ def certificate_table(record: RunRecord, number: int) -> CertificateTable | None
     """Return a run's certificate: that of ``certificate.json``, or else the last one that was logged; None without."""
     if record.certificate is not None:
         told = record.certificate
-        listed, old_names = told.get("rows"), has_old_layer_names(record.config)
+        listed = told.get("rows")
         rows = [
             (
-                _row_name(row, old_names),
+                _row_name(row),
                 str(row.get("kind", "")),
                 short(_bound(row.get("bound"))),
                 str(row.get("caveat", "")),
@@ -226,10 +225,9 @@ def _value(key: str, value: str) -> Cell:
         return Cell(value)
 
 
-def _row_name(row: dict[str, Any], old_names: bool) -> str:
-    """Return the name of a row, of an older run that of today; a part of the row above is named by its last part."""
+def _row_name(row: dict[str, Any]) -> str:
+    """Return the name of a row; a part of the row above is named by its last part."""
     name = str(row.get("name", ""))
-    name = OLD_LAYERS.get(name, name) if old_names else name
     return name.rpartition(".")[2] if row.get("role") == "part" else name
 
 

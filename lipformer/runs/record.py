@@ -12,7 +12,7 @@ import numpy as np
 
 from lipformer.errors import UsageError
 from lipformer.runs import layout
-from lipformer.runs.metric_names import OLD_MODELS, TOKENS, named_today
+from lipformer.runs.metric_names import OLD_LAYERS, OLD_MODELS, TOKENS, named_today
 from lipformer.runs.metrics_csv import EPOCH, STEP, read_table
 from lipformer.runs.outcome import Outcome, read_outcome
 from lipformer.runs.plain_files import read_config, read_json
@@ -76,7 +76,7 @@ def read_record(folder: Path) -> RunRecord:
     """Read a run folder, whatever its state.
 
     A run that is running, that was killed within a row, or that is of a version without some of the files is read as
-    far as possible; what is missing or broken is left out. Metrics of older runs get their names of today.
+    far as possible; what is missing or broken is left out. Metrics and layers of older runs get their names of today.
 
     Raises:
         UsageError: there is no such folder.
@@ -84,7 +84,8 @@ def read_record(folder: Path) -> RunRecord:
     if not os.path.isdir(folder):  # unlike is_dir, this is no error if access is denied
         raise UsageError(f"{folder}: no such run folder")
     config = read_config(folder / layout.CONFIG)
-    name = named_today if has_old_layer_names(config) else str
+    old_names = has_old_layer_names(config)
+    name = named_today if old_names else str
     return RunRecord(
         folder=folder,
         config=config,
@@ -92,7 +93,7 @@ def read_record(folder: Path) -> RunRecord:
         metrics={name(metric): value for metric, value in (_read_json(folder / layout.METRICS_JSON) or {}).items()},
         series={name(metric): series for metric, series in read_series(folder / layout.METRICS_CSV).items()},
         samples=_read_json(folder / layout.SAMPLES),
-        certificate=_read_json(folder / layout.CERTIFICATE),
+        certificate=_read_certificate(folder / layout.CERTIFICATE, old_names),
     )
 
 
@@ -199,6 +200,20 @@ def has_old_layer_names(config: Mapping[str, Any]) -> bool:
     model = config.get("model")
     target = model.get("_target_") if isinstance(model, Mapping) else None
     return (bool(config) and "model" not in config) or target in OLD_MODELS
+
+
+def _read_certificate(file: Path, old_names: bool) -> dict[str, Any] | None:
+    """Return a certificate, its layers named as today, or None."""
+    told = _read_json(file)
+    rows = told.get("rows") if told else None
+    if told is None or not old_names or not isinstance(rows, list):
+        return told
+    return {**told, "rows": [_named_row(row) for row in rows]}
+
+
+def _named_row(row: Any) -> Any:
+    name = row.get("name") if isinstance(row, dict) else None
+    return {**row, "name": OLD_LAYERS[name]} if isinstance(name, str) and name in OLD_LAYERS else row
 
 
 def _read_json(file: Path) -> dict[str, Any] | None:
