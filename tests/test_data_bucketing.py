@@ -12,30 +12,17 @@ from lipformer.errors import DataError
 lengths = st.lists(st.integers(1, 60), min_size=1, max_size=120)
 
 
-def ranks_of(all_lengths, budget, world_size, **options):
-    return [
-        TokenBudgetBatchSampler(all_lengths, budget, seed=3, rank=rank, world_size=world_size, **options)
-        for rank in range(world_size)
-    ]
-
-
-@given(lengths, st.integers(60, 400), st.integers(1, 4), st.integers(0, 3), st.booleans())
-def test_every_sentence_once_within_the_budget_and_equal_shares(all_lengths, budget, world_size, epoch, shuffle):
-    try:
-        samplers = ranks_of(all_lengths, budget, world_size, shuffle=shuffle)
-    except DataError:  # tested below
-        assert len(all_lengths) % world_size
-        return
-    batches = []
-    for sampler in samplers:
-        sampler.set_epoch(epoch)
-        own = list(sampler)
-        assert len(own) == len(sampler) == len(samplers[0])
-        batches += own
+@given(lengths, st.integers(60, 400), st.integers(0, 3), st.booleans())
+def test_every_sentence_once_within_the_budget_by_length(all_lengths, budget, epoch, shuffle):
+    sampler = TokenBudgetBatchSampler(all_lengths, budget, seed=3, shuffle=shuffle)
+    sampler.set_epoch(epoch)
+    batches = list(sampler)
+    assert len(batches) == len(sampler)
     assert sorted(itertools.chain(*batches)) == list(range(len(all_lengths)))
     assert all(max(all_lengths[i] for i in batch) * len(batch) <= budget for batch in batches)
+    assert all(all_lengths[a] <= all_lengths[b] for batch in batches for a, b in itertools.pairwise(batch))
     padded = sum(max(all_lengths[i] for i in batch) * len(batch) for batch in batches)
-    assert samplers[0].padding_fraction == pytest.approx(1 - sum(all_lengths) / padded)
+    assert sampler.padding_fraction == pytest.approx(1 - sum(all_lengths) / padded)
 
 
 @given(lengths, st.integers(60, 400), st.integers(0, 5))
@@ -84,13 +71,6 @@ def test_without_shuffling_by_length_in_the_given_order():
     assert list(sampler) == batches
 
 
-def test_ranks_train_on_neighbours_in_length_at_each_step():
-    all_lengths = list(range(1, 200))
-    first, second = (list(sampler) for sampler in ranks_of(all_lengths, 400, 2))
-    gaps = [abs(max(a) - max(b)) for a, b in zip(first, second, strict=True)]
-    assert max(gaps) < 30
-
-
 def test_skip_holds_for_its_epoch_alone():
     sampler = TokenBudgetBatchSampler([2] * 30, 6, seed=0)
     sampler.set_epoch(4)
@@ -133,14 +113,9 @@ def test_a_sentence_beyond_the_budget():
         TokenBudgetBatchSampler([3, 11], 10, seed=0)
 
 
-def test_no_sentence_and_too_few_for_the_ranks():
+def test_no_sentence():
     with pytest.raises(DataError, match="no sentence"):
         TokenBudgetBatchSampler([], 10, seed=0)
-    with pytest.raises(DataError, match="3 sentences cannot be spread evenly over 2 processes: use fewer"):
-        TokenBudgetBatchSampler([9, 9, 9], 10, seed=0, world_size=2)
-    for rank in (-1, 2):
-        with pytest.raises(ValueError, match=f"rank={rank}: expected 0 <= rank < world_size=2"):
-            TokenBudgetBatchSampler([1], 10, seed=0, rank=rank, world_size=2)
 
 
 def test_little_padding_in_a_corpus_of_the_usual_size():

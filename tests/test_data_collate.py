@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from lipformer.data import IGNORE, Batch, Sentences
-from lipformer.data.collate import collate
+from lipformer.data.collate import Share, collate
 
 END = 9
 sentences = st.lists(st.lists(st.integers(0, END - 1), max_size=12), min_size=1, max_size=8)
@@ -31,6 +31,22 @@ def test_targets_are_the_inputs_one_step_ahead(rows):
         assert (inputs[row, length:] == 0).all()
         assert (targets[row, length:] == IGNORE).all()
     assert (targets != IGNORE).sum() == data.tokens
+
+
+@given(sentences, st.integers(1, 5))
+def test_shares_are_the_rows_of_the_whole_batch(rows, ranks):
+    data = Sentences(sorted(rows, key=len))
+    everything = [data[i] for i in range(len(data))]
+    whole = collate(everything, END)
+    shares = [collate(everything, END, Share(rank, ranks)) for rank in range(ranks)]
+    for rank, share in enumerate(shares):
+        assert {tensor.dtype for tensor in share} == {torch.int64}
+        for tensor, all_rows in zip(share, whole, strict=True):
+            assert torch.equal(tensor, all_rows[rank::ranks])  # as wide as the whole batch, also without a row
+    tokens = [int(share.lengths.sum()) for share in shares]
+    assert sum(tokens) == data.tokens
+    assert max(tokens) - min(tokens) <= max(data.lengths)
+    assert max(map(len, (share.lengths for share in shares))) - min(len(share.lengths) for share in shares) <= 1
 
 
 def test_cross_entropy_ignores_padding():

@@ -162,26 +162,36 @@ def test_workers_give_the_same_batches():
     assert batches[0] == batches[1]
 
 
-def test_ranks_share_the_sentences():
-    corpus = Told(train=["".join(text) for text in itertools.product("abc", repeat=3)])
-    rows = []
-    for rank in (0, 1):
+def trainer(rank, ranks):
+    return SimpleNamespace(
+        global_rank=rank,
+        world_size=ranks,
+        num_training_batches=float("inf"),
+        strategy=SimpleNamespace(root_device=torch.device("cpu")),
+        fit_loop=SimpleNamespace(
+            epoch_loop=SimpleNamespace(batch_progress=SimpleNamespace(total=SimpleNamespace(processed=0)))
+        ),
+    )
+
+
+@pytest.mark.parametrize("split", ["train", "val"])
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+def test_the_batches_of_a_step_are_the_same_for_any_number_of_processes(split, ranks):
+    """Also where a batch has fewer sentences than there are processes: the rest has empty ones."""
+    lines = ["".join(text) for text in itertools.product("abc", repeat=3)]
+    corpus = Told(train=lines, valid=lines)
+    alone = [batch.inputs.tolist() for batch in getattr(datamodule(corpus), f"{split}_dataloader")()]
+    shares = []
+    for rank in range(ranks):
         data = datamodule(corpus)
-        data.trainer = SimpleNamespace(
-            global_rank=rank,
-            world_size=2,
-            num_training_batches=float("inf"),
-            strategy=SimpleNamespace(root_device=torch.device("cpu")),
-            fit_loop=SimpleNamespace(
-                epoch_loop=SimpleNamespace(
-                    batch_progress=SimpleNamespace(total=SimpleNamespace(processed=0)),
-                )
-            ),
-        )
-        rows.append([tuple(row) for batch in data.train_dataloader() for row in batch.inputs.tolist()])
-        assert len(data.train_dataloader()) == data.batches_per_epoch == 2
-    assert not set(rows[0]) & set(rows[1])
-    assert len(set(rows[0]) | set(rows[1])) == 27
+        data.trainer = trainer(rank, ranks)
+        shares.append(list(getattr(data, f"{split}_dataloader")()))
+        assert len(shares[-1]) == data.batches_per_epoch == len(alone) == 4
+    for step, rows in enumerate(alone):
+        own = [share[step].inputs.tolist() for share in shares]
+        assert sorted(row for share in own for row in share) == sorted(rows)
+        assert [len(share) for share in own] == [len(rows[rank::ranks]) for rank in range(ranks)]
+    assert any(len(share[-1].inputs) == 0 for share in shares) == (ranks == 5)
 
 
 def test_state_without_a_trainer_is_the_place_it_was_given():

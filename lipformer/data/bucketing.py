@@ -17,9 +17,8 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
     so every epoch has the same number of batches; the batches are then shuffled. Nothing is drawn from a
     global generator.
 
-    With several ranks, batches are cut in two until their number divides ``world_size``. Every sentence then
-    belongs to exactly one rank in each epoch, every rank has the same number of batches, and the batches that
-    the ranks train on in the same step are neighbours in length, so that no rank waits for another.
+    The batches are those of all processes of a training together, whatever their number; each process takes
+    its share of every batch when it is collated (:func:`~lipformer.data.collate.collate`).
 
     Args:
         lengths: tokens of each sentence, its end symbol counted.
@@ -27,12 +26,9 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         seed: seed of the order.
         shuffle: False gives the batches of every epoch by increasing length, ties in the given order
             (evaluation).
-        rank: this process, 0 .. world_size - 1.
-        world_size: number of processes.
 
     Raises:
-        DataError: no sentence; a sentence longer than the budget; too few sentences for the ranks.
-        ValueError: rank outside 0 .. world_size - 1.
+        DataError: no sentence; a sentence longer than the budget.
     """
 
     def __init__(
@@ -42,11 +38,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         *,
         seed: int,
         shuffle: bool = True,
-        rank: int = 0,
-        world_size: int = 1,
     ):
-        if not 0 <= rank < world_size:
-            raise ValueError(f"rank={rank}: expected 0 <= rank < world_size={world_size}")
         self.lengths = np.asarray(lengths, dtype=np.int64)
         if len(self.lengths) == 0:
             raise DataError("there is no sentence to make batches of")
@@ -57,10 +49,9 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
             )
         self.batch_tokens = batch_tokens
         self.seed, self.shuffle = seed, shuffle
-        self.rank, self.world_size = rank, world_size
         self.epoch = 0
         self._skipped = 0
-        self._cuts = _cut(np.sort(self.lengths), batch_tokens, world_size)
+        self._cuts = _cut(np.sort(self.lengths), batch_tokens)
 
     @property
     def sampler(self) -> "TokenBudgetBatchSampler":
@@ -69,7 +60,7 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
 
     @property
     def padding_fraction(self) -> float:
-        """Padded positions over all positions of an epoch's batches, all ranks together."""
+        """Padded positions over all positions of an epoch's batches."""
         ordered = np.sort(self.lengths)
         positions = sum(ordered[stop - 1] * (stop - start) for start, stop in self._spans())
         return 1 - float(ordered.sum() / positions)
@@ -93,8 +84,8 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
         self._skipped = batches
 
     def __len__(self) -> int:
-        """Batches of a whole epoch on this rank, the same in every epoch and on every rank."""
-        return (len(self._cuts) + 1) // self.world_size
+        """Batches of a whole epoch, the same in every epoch."""
+        return len(self._cuts) + 1
 
     def __iter__(self) -> Iterator[list[int]]:
         # A list, not a generator: the order is fixed here and now, whatever epoch is set before the first
@@ -110,24 +101,17 @@ class TokenBudgetBatchSampler(Sampler[list[int]]):
             ties, steps = np.arange(count), np.arange(len(self))
         order = ties[np.argsort(self.lengths[ties], kind="stable")]
         batches = np.split(order, self._cuts)
-        return [batches[step * self.world_size + self.rank].tolist() for step in steps]
+        return [batches[step].tolist() for step in steps]
 
     def _spans(self) -> Iterator[tuple[int, int]]:
         edges = [0, *self._cuts, len(self.lengths)]
         return pairwise(edges)
 
 
-def _cut(ordered: np.ndarray, batch_tokens: int, world_size: int) -> list[int]:
+def _cut(ordered: np.ndarray, batch_tokens: int) -> list[int]:
     """Return the positions, within increasing lengths, at which a batch begins; the first, 0, is left out."""
     edges = [0]
     for position, length in enumerate(ordered.tolist()):
         if length * (position + 1 - edges[-1]) > batch_tokens:
             edges.append(position)
-    edges.append(len(ordered))
-    while (len(edges) - 1) % world_size:
-        sizes = np.diff(edges)
-        largest = int(sizes.argmax())
-        if sizes[largest] == 1:
-            raise DataError(f"{len(ordered)} sentences cannot be spread evenly over {world_size} processes: use fewer")
-        edges.insert(largest + 1, edges[largest] + int(sizes[largest]) // 2)
-    return edges[1:-1]
+    return edges[1:]

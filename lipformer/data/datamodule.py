@@ -7,7 +7,7 @@ from typing import Any, cast
 from pytorch_lightning import LightningDataModule
 
 from lipformer.data.bucketing import TokenBudgetBatchSampler
-from lipformer.data.collate import collate
+from lipformer.data.collate import WHOLE, Share, collate
 from lipformer.data.corpus import Corpus, Split
 from lipformer.data.resumable_loader import ResumableLoader
 from lipformer.data.sentences import Sentences
@@ -38,10 +38,12 @@ class _Part:
 class CharDataModule(LightningDataModule):
     """Loaders of a corpus for a character model, one sentence a row. Only the splits that are asked for are read.
 
-    Use it with ``Trainer(use_distributed_sampler=False)``: the batches are spread over the ranks here.
+    Use it with ``Trainer(use_distributed_sampler=False)``: each of several processes takes its share of every batch
+    here, so that the batches of an optimizer step are the same for any number of processes.
 
     Its state in a checkpoint is the place where training stands, so that a resumed run trains on exactly the
-    rows an uninterrupted one would have, in the middle of an epoch too and with worker processes.
+    rows an uninterrupted one would have, in the middle of an epoch too, with worker processes, and on another number
+    of processes.
 
     Args:
         corpus: where the lines come from.
@@ -95,8 +97,8 @@ class CharDataModule(LightningDataModule):
         if start.batches and start.batches_per_epoch != self.batches_per_epoch:
             raise DataError(
                 f"the checkpoint stands at batch {start.batches:,} of an epoch of {start.batches_per_epoch:,}, "
-                f"but an epoch has {self.batches_per_epoch:,} batches now: resume with the data settings and the "
-                "number of devices it was written with"
+                f"but an epoch has {self.batches_per_epoch:,} batches now: resume with the data settings it was "
+                "written with"
             )
         return self._loader("train")
 
@@ -110,7 +112,7 @@ class CharDataModule(LightningDataModule):
 
     @property
     def batches_per_epoch(self) -> int:
-        """Training batches of an epoch on this rank; schedules count with it before any loader is made."""
+        """Training batches of an epoch; schedules count with it before any loader is made."""
         return len(self._sampler("train"))
 
     def protocol(self, split: Split) -> str:
@@ -214,24 +216,18 @@ class CharDataModule(LightningDataModule):
             )
 
     def _sampler(self, split: Split) -> TokenBudgetBatchSampler:
-        trainer = self.trainer
-        return TokenBudgetBatchSampler(
-            self._part(split).sentences.lengths,
-            self.batch_tokens,
-            seed=self.seed,
-            shuffle=split == "train",
-            rank=trainer.global_rank if trainer else 0,
-            world_size=trainer.world_size if trainer else 1,
-        )
+        lengths = self._part(split).sentences.lengths
+        return TokenBudgetBatchSampler(lengths, self.batch_tokens, seed=self.seed, shuffle=split == "train")
 
     def _loader(self, split: Split) -> ResumableLoader:
-        part = self._part(split)
-        on_gpu = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
+        part, trainer = self._part(split), self.trainer
+        on_gpu = trainer is not None and trainer.strategy.root_device.type == "cuda"
+        share = Share(trainer.global_rank, trainer.world_size) if trainer else WHOLE
         return ResumableLoader(
             part.sentences,
             batch_sampler=self._sampler(split),
             position=self._position if split == "train" else None,
-            collate_fn=partial(collate, end_id=part.end_id),
+            collate_fn=partial(collate, end_id=part.end_id, share=share),
             num_workers=self.num_workers,
             worker_init_fn=leave_signals_to_parent,
             pin_memory=on_gpu,

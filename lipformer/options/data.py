@@ -27,7 +27,9 @@ class DataOptions(PartOptions):
         "a character of valid or test that train lacks: error refuses it, replace reads it as a space",
         one_of("error", "replace"),
     )
-    batch_tokens: int = option(4096, "most tokens of a batch, padding counted", number(at_least=1))
+    batch_tokens: int = option(
+        4096, "most tokens of a batch, padding counted; several devices share each batch", number(at_least=1)
+    )
     num_workers: int = option(
         0, "worker processes that prepare batches; 0: the training process does it", number(at_least=0)
     )

@@ -31,16 +31,19 @@ class Average(Metric):
 
     .. math:: \frac{\sum_b \mathrm{total}_b}{\sum_b \mathrm{count}_b}
 
-    The sums over the batches b are kept in float64 and added up over all ranks. A mean of the batches' means would
-    depend on how the split is divided into batches.
+    The sums over the batches b are kept in float64. A mean of the batches' means would depend on how the split is
+    divided into batches.
+
+    Args:
+        sync_on_compute: whether `compute` adds up the sums of all ranks; False where each was given those of all.
     """
 
     full_state_update = False
     total: Tensor
     count: Tensor
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, sync_on_compute: bool = True) -> None:
+        super().__init__(sync_on_compute=sync_on_compute)
         self.add_state("total", torch.zeros((), dtype=torch.float64), dist_reduce_fx="sum")
         self.add_state("count", torch.zeros((), dtype=torch.int64), dist_reduce_fx="sum")
 

@@ -36,8 +36,8 @@ class TaskModule(pl.LightningModule):
         model: the network.
         optimizer: called with the parameter groups; returns the optimizer.
         schedule: returns the learning-rate factor of an optimizer step.
-        regularizer: called with the model and a batch; returns the model's outputs, and a penalty to add to the loss
-            or None.
+        regularizer: called with the model and a batch; returns the model's outputs, and a penalty to add to the loss,
+            a mean over the sentences of the batch, or None.
         checkpoint_extras: plain containers, stored in each checkpoint under ``lipformer``.
         seed: seed of the random numbers that each step draws (dropout).
         log_every_steps: optimizer steps between two rows of training metrics.
@@ -62,7 +62,7 @@ class TaskModule(pl.LightningModule):
     ):
         super().__init__()
         self.model: Any = model  # torch types attributes of modules as tensors
-        self.train_average = Average()
+        self.train_average = Average(sync_on_compute=False)  # it is given the sums over all ranks
         self.val_average = Average()
         self.tokens_seen = 0
         self.batch_score = 0.0
@@ -93,28 +93,38 @@ class TaskModule(pl.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Float[Tensor, ""]:
         """Return the loss: the mean of the objective over the batch, plus the regularizer's penalty.
 
+        With several ranks it is their mean that is the loss of the whole batch, which the ranks share.
+
         Raises:
-            DivergedError: the loss or the penalty is not finite.
+            DivergedError: the loss or the penalty is not finite, on whichever rank.
         """
-        outputs, penalty = self._regularizer(self.model, batch)
+        rows, ranks = len(batch.inputs), self.trainer.world_size
+        # A rank without a sentence takes part with a loss of zero; no regularizer has to think of it.
+        outputs, penalty = self._regularizer(self.model, batch) if rows else (self.model(batch.inputs), None)
         total, count = self.sums(outputs, batch)
+        mine = [total.detach(), count, rows, 0.0 if penalty is None else rows * penalty.detach()]
         # Summed over all ranks, so that either all of them go on or none does.
-        sums = self.trainer.strategy.reduce(torch.stack([total.detach(), count.double()]), reduce_op="sum").tolist()
-        self.batch_score, all_counted = sums[0] / sums[1], int(sums[1])
+        sums = self.trainer.strategy.reduce(
+            torch.stack([torch.as_tensor(number, dtype=torch.float64, device=total.device) for number in mine]),
+            reduce_op="sum",
+        )
+        all_total, all_counted, all_rows, all_penalties = sums.tolist()
+        self.batch_score = all_total / all_counted
         if not math.isfinite(self.batch_score):
             raise DivergedError(f"the loss became {self.batch_score} at step {self.global_step}: lower lr={self.lr:g}")
-        self.train_average.update(total, count)
+        self.train_average.update(sums[0], sums[1].long())
         # Lightning averages the gradients over ranks. Multiplied by the number of ranks and divided by the tokens of
-        # all of them, the average is the mean over tokens, however many of them each rank has.
-        self.tokens_seen += all_counted
-        loss = total * self.trainer.world_size / all_counted
+        # all of them, the average is the mean over tokens, however many of them each rank has; so it is for penalties
+        # with sentences.
+        self.tokens_seen += int(all_counted)
+        loss = total * ranks / int(all_counted)
+        if not math.isfinite(all_penalties):
+            remedy = f"lower lr={self.lr:g}" if self.global_step else "the regularizer does not suit this model"
+            raise DivergedError(f"the penalty became {all_penalties / all_rows} at step {self.global_step}: {remedy}")
         if penalty is None:
             return loss
-        if not torch.isfinite(penalty):
-            remedy = f"lower lr={self.lr:g}" if self.global_step else "the regularizer does not suit this model"
-            raise DivergedError(f"the penalty became {penalty.item()} at step {self.global_step}: {remedy}")
-        self._penalty = penalty.detach()
-        return loss + penalty
+        self._penalty = sums[3] / sums[2]
+        return loss + penalty * (rows * ranks / all_rows)
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Log the norm of the gradient before clipping, and the other metrics of the training.
