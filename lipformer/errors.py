@@ -34,6 +34,12 @@ class DivergedError(LipformerError):
     exit_code = 3
 
 
+class Pruned(LipformerError):
+    """A search has ended a training that is hopeless beside the others; the process did what it was asked to."""
+
+    exit_code = 0
+
+
 def one_line(error: BaseException) -> str:
     """Return an error in one line: its class, and the first line of its message."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

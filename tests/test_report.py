@@ -190,7 +190,7 @@ def test_hostile_status_is_no_attribute_of_another(tmp_path):
     assert not any("onload" in attributes for _, attributes in page.elements)
 
 
-@pytest.mark.parametrize("status", ["finished", "diverged", "failed", "interrupted", "terminated", None])
+@pytest.mark.parametrize("status", ["finished", "pruned", "diverged", "failed", "interrupted", "terminated", None])
 def test_every_way_to_end_has_a_badge(tmp_path, status):
     page = page_of([write_run(tmp_path / "run", steps=400, status=status)], tmp_path / "report.html")
     assert ("span", {"class": f"badge {status or 'running'}"}) in page.elements

@@ -11,7 +11,7 @@ from wandb_account import no_account  # noqa: F401
 from wandb_offline import end_with, offline_logger, warnings_of
 from wandb_record import read_runs
 
-from lipformer.errors import DivergedError
+from lipformer.errors import DivergedError, Pruned
 from lipformer.system.signals import Terminated
 from lipformer.tasks import LANGUAGE
 from lipformer.training.loggers import wandb_run
@@ -32,6 +32,7 @@ def environment_now():
         (None, 0, "finished"),
         (RuntimeError("broken"), 1, "failed"),
         (DivergedError("nan"), 3, "diverged"),
+        (Pruned("hopeless"), 0, "pruned"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (Terminated(signal.SIGTERM), 143, "terminated"),
         (Terminated(signal.SIGHUP), 129, "terminated"),

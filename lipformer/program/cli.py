@@ -155,7 +155,8 @@ def _attempt(
         outcome.end_by(error)
         if full_error:
             traceback.print_exc()
-        _print_error(outcome.reason)
+        if outcome.exit_code != 0:  # a training that was pruned did what it was asked to
+            _print_error(outcome.reason)
     if not any(folder.iterdir()):  # it was refused before it started
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             outcome.write(folder)  # for the table of the sweep

@@ -53,7 +53,7 @@ def _close(folder: Path, outcome: Outcome, closed: Callable[[], None] | None) ->
     try:
         outcome.write(folder)
     except WriteError as error:
-        if outcome.status == "finished":
+        if outcome.exit_code == 0:
             outcome.end_by(error)
             raise
         log.warning("%s", error)  # how the job ended stands
@@ -63,7 +63,7 @@ def _close(folder: Path, outcome: Outcome, closed: Callable[[], None] | None) ->
             closed()
     except (KeyboardInterrupt, Terminated) as error:
         log.warning("interrupted while the report was made: %s", folder)
-        if outcome.status == "finished":
+        if outcome.exit_code == 0:
             outcome.end_by(error)
             outcome.write(folder)
             raise
@@ -110,7 +110,10 @@ def recorded(folder: Path, name: str, closed: Callable[[], None] | None = None) 
                 yield outcome
             except BaseException as error:
                 outcome.end_by(error)
-                log.error("the run ended as %s", outcome.status, exc_info=True)
+                if outcome.exit_code == 0:
+                    log.info("the run ended as %s: %s", outcome.status, outcome.reason)
+                else:
+                    log.error("the run ended as %s", outcome.status, exc_info=True)
                 raise
             finally:
                 if rank == 0:

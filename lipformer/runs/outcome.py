@@ -5,7 +5,7 @@ import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from lipformer.errors import DivergedError, LipformerError, WriteError, one_line
+from lipformer.errors import DivergedError, LipformerError, Pruned, WriteError, one_line
 from lipformer.runs import layout
 from lipformer.runs.lock import lock_holder
 from lipformer.runs.plain_files import read_json
@@ -18,8 +18,9 @@ class Outcome:
     """How a job ended, or that it is running.
 
     Attributes:
-        status: ``running``, ``finished``, ``diverged``, ``failed``, ``interrupted`` (Ctrl-C), ``terminated`` (by
-            another signal), or ``killed``: its process has gone and left no other status.
+        status: ``running``, ``finished``, ``pruned`` (ended early by a search, as others were better), ``diverged``,
+            ``failed``, ``interrupted`` (Ctrl-C), ``terminated`` (by another signal), or ``killed``: its process has
+            gone and left no other status.
         exit_code: the exit code of a process with this job alone; None if it is not known, of a job that is running or
             was killed.
         reason: one line; empty if the job finished.
@@ -42,6 +43,8 @@ class Outcome:
                 self.status, self.exit_code = "terminated", EXIT_CODES[error.name]
             case DivergedError():
                 self.status, self.exit_code = "diverged", error.exit_code
+            case Pruned():
+                self.status, self.exit_code = "pruned", error.exit_code
             case LipformerError():
                 self.status, self.exit_code = "failed", error.exit_code
             case _:

@@ -17,6 +17,7 @@ BAD = "bold red"
 STATUS_STYLES = {
     "running": "blue",
     "finished": "green",
+    "pruned": "cyan",
     "diverged": BAD,
     "failed": BAD,
     "interrupted": "yellow",

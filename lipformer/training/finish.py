@@ -42,7 +42,7 @@ def finish(training: Training, folder: Path, ended: Outcome) -> None:
         if training.resumed is not None and local_rank() == 0:
             prepend_metrics(folder, training.resumed.path, training.resumed.step)
     except WriteError as error:
-        if ended.status == "finished":
+        if ended.exit_code == 0:
             raise
         log.warning("%s", error)  # how the training ended is not changed by this
     print_summary(metrics, latest, training.module.task, training.options["progress"], ended.status)
@@ -76,6 +76,6 @@ def _draw_figures(training: Training, folder: Path, ended: Outcome) -> None:
     try:
         publish_figures(folder, training.trainer.loggers)
     except (KeyboardInterrupt, Terminated):
-        if ended.status == "finished":
+        if ended.exit_code == 0:
             raise
         log.warning("the figures were left out: interrupted")  # how the training ended is not changed by this

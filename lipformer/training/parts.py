@@ -17,9 +17,11 @@ from lipformer.config.targets import factory, locate
 from lipformer.data.datamodule import CharDataModule
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import UsageError
+from lipformer.runs.search import JobTrial
 from lipformer.tasks import Task, task_of
 from lipformer.training.callbacks.checkpoints import BestCheckpoint, LastCheckpoint
 from lipformer.training.callbacks.progress import progress_callbacks
+from lipformer.training.callbacks.pruning import PruneHopeless
 from lipformer.training.callbacks.stability import StabilityMonitor
 from lipformer.training.callbacks.stopping import CleanStop
 from lipformer.training.callbacks.throughput import Throughput
@@ -40,6 +42,7 @@ class Training:
         trainer: runs the training loop, with all callbacks.
         logger: the logger besides that of ``metrics.csv``, if any.
         stop: the callback that answers Ctrl-C.
+        pruning: the callback that reports to a search, if the training is a trial of one.
         best: the callback that keeps the best checkpoint and its score.
         throughput: the callback that measures the speed.
         monitor: the callback that measures the stability, if there is one.
@@ -52,6 +55,7 @@ class Training:
     trainer: pl.Trainer
     logger: Logger | None
     stop: CleanStop
+    pruning: PruneHopeless | None
     best: BestCheckpoint
     throughput: Throughput
     monitor: StabilityMonitor | None
@@ -65,7 +69,11 @@ class Training:
 
 
 def build_training(
-    settings: TrainConfig, config: dict[str, Any], folder: Path, resumed: Resumed | None = None
+    settings: TrainConfig,
+    config: dict[str, Any],
+    folder: Path,
+    resumed: Resumed | None = None,
+    trial: JobTrial | None = None,
 ) -> Training:
     """Build the parts of the training that a configuration describes.
 
@@ -74,6 +82,7 @@ def build_training(
         config: the same configuration as plain containers.
         folder: the run folder.
         resumed: the run to continue, whose model is trained on.
+        trial: the trial of a search that this training is, if any.
 
     Raises:
         UsageError: the data, the model or the trainer cannot be built as configured.
@@ -86,7 +95,8 @@ def build_training(
     watching = build_callbacks(config["callbacks"])
     logger = factory(config["logger"], "logger")(folder=folder, config=config)
     # Callbacks that watch come before those that save: an exception of theirs keeps a bad state from being saved.
-    callbacks: list[Callback] = [stop, *watching, best, LastCheckpoint(folder), *shown]
+    pruning = PruneHopeless(trial) if trial else None
+    callbacks: list[Callback] = [stop, *watching, best, LastCheckpoint(folder), *shown, *([pruning] if pruning else [])]
     trainer = build_trainer(options, folder, callbacks, [logger] if logger else [])
     data, vocabulary = open_data(settings, config["data"], resumed)
     pl.seed_everything(settings.seed, workers=True, verbose=False)
@@ -99,6 +109,7 @@ def build_training(
         trainer=trainer,
         logger=logger,
         stop=stop,
+        pruning=pruning,
         best=best,
         throughput=throughput,
         monitor=next((callback for callback in watching if isinstance(callback, StabilityMonitor)), None),

@@ -9,9 +9,11 @@ import torch
 from omegaconf import OmegaConf
 
 from lipformer.config import TrainConfig
+from lipformer.errors import Pruned
 from lipformer.runs import layout
 from lipformer.runs.folder import local_rank
 from lipformer.runs.outcome import Outcome
+from lipformer.runs.search import JobTrial
 from lipformer.system.atomic import replace_text
 from lipformer.system.signals import Terminated, ending_signals
 from lipformer.tasks import Task
@@ -25,7 +27,12 @@ log = logging.getLogger(__name__)
 
 
 def run_training(
-    settings: TrainConfig, config: dict[str, Any], folder: Path, outcome: Outcome, resumed: Resumed | None = None
+    settings: TrainConfig,
+    config: dict[str, Any],
+    folder: Path,
+    outcome: Outcome,
+    resumed: Resumed | None = None,
+    trial: JobTrial | None = None,
 ) -> float | None:
     """Train a model, and leave checkpoints and figures in `folder`.
 
@@ -35,15 +42,16 @@ def run_training(
         folder: the run folder, claimed by this process; it holds nothing but the log.
         outcome: its `best` is set even if the training is interrupted, so that the run's end can report it.
         resumed: the run to continue, if any.
+        trial: the trial of a search that this training is, if any.
 
     Returns:
         The best value of the task's objective on valid, such as nats per character; None if there was no validation.
 
     Raises:
-        LipformerError: a part of the training cannot be built as configured, or the training diverged.
+        LipformerError: a part of the training cannot be built as configured, or the training diverged or was pruned.
     """
     prepare(settings, config, folder)
-    training = build_training(settings, config, folder, resumed)
+    training = build_training(settings, config, folder, resumed, trial)
     log.info("model: %s parameters; run folder: %s", f"{training.parameters:,}", folder)
     ended = Outcome()
     with finished(training.logger):
@@ -75,6 +83,7 @@ def fit(training: Training) -> None:
     Raises:
         DivergedError: a loss, a gradient or a weight is not finite.
         KeyboardInterrupt: the user pressed Ctrl-C; everything is saved by then, and a sweep ends with it.
+        Pruned: the search that the training belongs to has stopped it.
         Terminated: the process received another signal that ends it.
     """
     trainer = training.trainer
@@ -92,6 +101,8 @@ def fit(training: Training) -> None:
         raise
     if training.stop.asked:
         raise KeyboardInterrupt
+    if training.pruning is not None and training.pruning.reason:
+        raise Pruned(training.pruning.reason)
 
 
 def say_what_next(task: Task, best: float | None, folder: Path) -> None:
