@@ -17,6 +17,8 @@ CALLBACKS = "callbacks"
 """The group that holds any number of callbacks, each under a name of its own."""
 LOADER_KEYS = tuple(DataOptions.defaults())
 """Options of the group `data` that the loader takes; the corpus takes the others."""
+TRUSTED = ("lipformer", "torch.nn", "torch.optim")
+"""The packages whose classes a checkpoint may name without being allowed to."""
 
 
 def build_model(config: Mapping[str, Any], vocabulary_size: int) -> nn.Module:
@@ -97,13 +99,12 @@ def check_targets(config: Mapping[str, Any], allow: Sequence[str], where: str, g
     Raises:
         CheckpointError: a target is not allowed, or cannot be imported.
     """
-    trusted = ("lipformer", "torch.nn", "torch.optim", *allow)
+    trusted = (*TRUSTED, *allow)
 
     def inside(name: str) -> bool:
-        return any(name == package or name.startswith(package + ".") for package in trusted)
+        return _is_inside(name, trusted)
 
-    parts = [key for key in keys_read(config["model"]) if key in MODEL_GROUPS]
-    nodes = {group: config[group] for group in ("model", *parts, "data", *groups) if group != CALLBACKS}
+    nodes = {group: config[group] for group in (*_groups_of_a_model(config), *groups) if group != CALLBACKS}
     if CALLBACKS in groups:
         callbacks = config[CALLBACKS]
         if not isinstance(callbacks, Mapping) or not all(isinstance(name, str) for name in callbacks):
@@ -127,6 +128,24 @@ def check_targets(config: Mapping[str, Any], allow: Sequence[str], where: str, g
             raise CheckpointError(
                 f"{where}: {group} names {target!r}, which is no {kind} of the trusted packages; the file was altered"
             )
+
+
+def targets_outside(config: Mapping[str, Any]) -> list[str]:
+    """Return the packages, besides those trusted anyway, that must be allowed for the model and corpus to be built.
+
+    Args:
+        config: a plain configuration that `check_targets` has passed.
+    """
+    targets = [config[group]["_target_"] for group in _groups_of_a_model(config)]
+    return sorted({target.partition(".")[0] for target in targets if not _is_inside(target, TRUSTED)})
+
+
+def _groups_of_a_model(config: Mapping[str, Any]) -> list[str]:
+    return ["model", *(key for key in keys_read(config["model"]) if key in MODEL_GROUPS), "data"]
+
+
+def _is_inside(name: str, packages: Iterable[str]) -> bool:
+    return any(name == package or name.startswith(package + ".") for package in packages)
 
 
 def is_module(found: object) -> bool:

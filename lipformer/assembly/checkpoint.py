@@ -14,13 +14,14 @@ import pytorch_lightning as pl
 import torch
 
 from lipformer.assembly.build import LOADER_KEYS, build_model, check_targets
+from lipformer.assembly.exported import PREFIX, read_exported
 from lipformer.assembly.old_configs import as_written_today, rename_weights
 from lipformer.config import MODEL_GROUPS, keys_read
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, LipformerError
 from lipformer.options.data import DataOptions
 from lipformer.runs import layout
-from lipformer.runs.layout import BEST, LAST, PREVIOUS
+from lipformer.runs.layout import BEST, EXPORTED_MODEL, EXPORTED_WEIGHTS, LAST, PREVIOUS
 from lipformer.version import __version__
 
 log = logging.getLogger(__name__)
@@ -61,8 +62,10 @@ def checkpoint_extras(config: Mapping[str, Any], vocabulary: Vocabulary) -> dict
 def find_checkpoint(path: str | Path, which: str = "best", key: str = "checkpoint") -> Path:
     """Return the checkpoint file that `path` names: the file itself, or one of a run folder.
 
+    Of an exported model it is the file of the weights.
+
     Args:
-        path: a ``.ckpt`` file or a run folder.
+        path: a ``.ckpt`` file, a run folder, or the folder of an exported model or one of its files.
         which: ``best`` or ``last``. If there is no best checkpoint yet (before the first validation), the last is
             taken; if the last is missing or damaged, the one before it, and a line in the log says so.
         key: the key that `path` was given by, for messages.
@@ -74,9 +77,11 @@ def find_checkpoint(path: str | Path, which: str = "best", key: str = "checkpoin
         raise CheckpointError(f"{key}={path}: addresses are not loaded; download the file and give its path")
     path = Path(path)
     if path.is_file():
-        return path
+        return path.with_name(EXPORTED_WEIGHTS) if path.name == EXPORTED_MODEL else path
     if not path.is_dir():
         raise CheckpointError(f"{key}={path}: no such file or folder")
+    if any((path / name).is_file() for name in (EXPORTED_MODEL, EXPORTED_WEIGHTS)):
+        return path / EXPORTED_WEIGHTS
     best, last, previous = (path / layout.CHECKPOINTS / name for name in (BEST, LAST, PREVIOUS))
     if which == "best" and best.is_file():
         if not is_whole(best):
@@ -116,9 +121,13 @@ def _damaged(path: Path) -> str:
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read a checkpoint; only tensors and plain containers are unpickled, so that no code from it can run.
 
+    Of an exported model nothing is unpickled. What is returned then lacks the state of the training.
+
     Raises:
         CheckpointError: the file cannot be read, is truncated, holds code, or was not written by lipformer.
     """
+    if path.name == EXPORTED_WEIGHTS:
+        return read_exported(path)
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True)
     except PermissionError as error:
@@ -148,10 +157,10 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def load_run(path: str | Path, *, which: str = "best", allow_targets: Sequence[str] = ()) -> Run:
-    """Rebuild a trained model from its checkpoint alone.
+    """Rebuild a trained model from its checkpoint, or from what was exported of it, alone.
 
     Args:
-        path: a run folder or a ``.ckpt`` file.
+        path: a run folder, a ``.ckpt`` file, or the folder that ``lipformer export`` made.
         which: ``best`` or ``last`` of a run folder.
         allow_targets: packages, besides lipformer and torch.nn, whose modules the checkpoint may name.
 
@@ -183,9 +192,11 @@ def rebuild_run(checkpoint: Mapping[str, Any], path: Path, *, allow_targets: Seq
         vocabulary = Vocabulary.from_plain(extras["vocabulary"])
         _check_plain_parts(checkpoint, config)
         model = build_model(config, len(vocabulary))
-        prefix = "model."
         state = checkpoint["state_dict"].items()
-        model.load_state_dict({name.removeprefix(prefix): t for name, t in state if name.startswith(prefix)})
+        weights = {name.removeprefix(PREFIX): tensor for name, tensor in state if name.startswith(PREFIX)}
+        if path.name == EXPORTED_WEIGHTS:
+            _check_types(weights, model.state_dict())
+        model.load_state_dict(weights)
     except CheckpointError:
         raise
     except (LipformerError, LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
@@ -202,6 +213,13 @@ def _check_plain_parts(checkpoint: Mapping[str, Any], config: Mapping[str, Any])
             raise TypeError(f"{name} is no {kind.__name__}")
     DataOptions.check(**{key: config["data"][key] for key in LOADER_KEYS})
     _check_sizes(config, checkpoint["state_dict"])
+
+
+def _check_types(weights: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:
+    """Refuse weights of another type than the model's, which would be converted when they are loaded."""
+    for name in weights.keys() & expected.keys():
+        if weights[name].dtype != expected[name].dtype:
+            raise TypeError(f"{name} is of {weights[name].dtype}, and {expected[name].dtype} in the model")
 
 
 def _check_sizes(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor]) -> None:

@@ -48,6 +48,9 @@ CHECKPOINTS = "checkpoints"
 BEST, LAST, PREVIOUS = "best.ckpt", "last.ckpt", "previous.ckpt"
 """The checkpoints; the ``last.ckpt`` that is replaced becomes ``previous.ckpt``."""
 
+EXPORTED_WEIGHTS, EXPORTED_MODEL = "model.safetensors", "model.json"
+"""The two files of an exported model, in a folder of their own."""
+
 TRAIN, EVALUATE = "train", "evaluate"
 """The programs, as they name their logs."""
 

@@ -7,6 +7,7 @@ The new content is written beside the old file, so it also works where the tempo
 import contextlib
 import errno
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -65,6 +66,36 @@ def _keep(file: Path, previous: Path) -> None:
         else:
             os.replace(link, previous)
             link.unlink(missing_ok=True)  # replacing one name of a file by another name of the same file does nothing
+
+
+@contextlib.contextmanager
+def making(folder: Path) -> Iterator[Path]:
+    """Make a temporary folder beside `folder`, and give it that name when the block ends.
+
+    The files in it are flushed to the disk before. If the block fails, nothing is left of the temporary folder. At no
+    moment is there a folder of that name with some of the files only.
+
+    Args:
+        folder: it must not exist, or be empty; folders above it are made.
+
+    Raises:
+        WriteError: it cannot be made, or there is a folder of that name that is not empty.
+    """
+    beside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    try:
+        with naming(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            beside.mkdir()
+            yield beside
+            for file in beside.iterdir():
+                with file.open("rb+") as stream:
+                    os.fsync(stream.fileno())
+            _sync_folder(beside)
+            os.rename(beside, folder)  # the system refuses a folder that is not empty
+            _sync_folder(folder.parent)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
 
 
 def replace_text(file: Path, text: str, errors: str = "strict") -> None:
