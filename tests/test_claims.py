@@ -4,7 +4,6 @@ import base64
 import json
 import math
 import re
-import subprocess
 from html.parser import HTMLParser
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from lipformer.studies import claims as module
-from lipformer.studies.claims import Claim, claims_table, code_commit, read_claims, typed_command, write_claims
+from lipformer.studies.claims import Claim, claims_table, read_claims, write_claims
 from lipformer.studies.claims_page import publish_claims, write_claims_page
 
 KEYS = ["claim", "source", "relation", "expected", "measured", "tolerance", "verdict", "seeds", "command", "commit"]
@@ -119,65 +118,11 @@ def test_the_form_of_claims_json(tmp_path, monkeypatch):
     assert read_claims(tmp_path) == [first, second]
 
 
-def test_an_installed_program_has_no_python_before_it(monkeypatch):
-    monkeypatch.setattr("sys.argv", ["/usr/bin/lipformer-evaluate", "study=layer_norm"])
-    assert typed_command() == "lipformer-evaluate study=layer_norm"
-
-
 @pytest.mark.parametrize("text", ["", "{", "{}", "3", '["a", null, 3]'])
 def test_broken_claims_are_none(tmp_path, text):
     assert read_claims(tmp_path) == []
     (tmp_path / "claims.json").write_text(text)
     assert read_claims(tmp_path) == []
-
-
-@pytest.fixture
-def checkout(tmp_path, monkeypatch):
-    """A repository of one commit in which the module would stand, and git in it."""
-    for name in ("GIT_DIR", "GIT_WORK_TREE"):
-        monkeypatch.setenv(name, "/nowhere")  # of a hook that runs this, say
-
-    def git(*arguments):
-        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        done = subprocess.run(
-            ["git", "-C", str(tmp_path), *identity, *arguments],
-            env={"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(tmp_path)},
-            check=True,
-            capture_output=True,
-            text=True,
-        )
-        return done.stdout.strip()
-
-    file = tmp_path / "lipformer" / "studies" / "claims.py"
-    file.parent.mkdir(parents=True)
-    file.write_text("one\n")
-    monkeypatch.setattr(module, "__file__", str(file))
-    git("init", "-q")
-    git("add", ".")
-    git("commit", "-q", "-m", "first")
-    return file, git
-
-
-def test_the_commit_is_that_of_the_code(checkout):
-    file, git = checkout
-    head = git("rev-parse", "HEAD")
-    assert code_commit() == head
-    (file.parent / "new.txt").write_text("beside it\n")
-    assert code_commit() == head
-    file.write_text("two\n")
-    assert code_commit() == f"{head}-dirty"
-
-
-def test_an_installed_package_has_no_commit(checkout, monkeypatch):
-    """Nor has one inside of somebody's repository."""
-    file, _ = checkout
-    monkeypatch.setattr(module, "__file__", str(file.parent / "site-packages" / "lipformer" / "studies" / "claims.py"))
-    assert code_commit() is None
-
-
-def test_without_git_there_is_no_commit(checkout, monkeypatch):
-    monkeypatch.setenv("PATH", "")
-    assert code_commit() is None
 
 
 # --- the table and the page ------------------------------------------------------------------------------------------

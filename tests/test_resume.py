@@ -9,6 +9,8 @@ import torch
 from programs import TINY, start_train, train, wait_for, write_text
 
 from lipformer import load_run
+from lipformer.data.fingerprint import fingerprint
+from lipformer.data.text_files import TextFiles
 from lipformer.models.transformer import CharTransformer
 from lipformer.training.language import LanguageModule
 from lipformer.training.resume import prepend_metrics
@@ -235,7 +237,31 @@ def test_a_text_that_was_moved_and_one_that_was_changed(text, uninterrupted, tmp
     capsys.readouterr()
     assert train(monkeypatch, *more, f"data.train={other}", f"hydra.run.dir={tmp_path / 'refused'}") == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert f"{other} has other characters than the text that run was trained on" in line
+    then, now = (fingerprint(TextFiles(str(file)).lines("train")) for file in (text, other))
+    assert f"its text has changed: train was {then}, and is {now}; valid was " in line
+    assert f"({other}); continue it with the text that it began with, or start a new run" in line
+    assert not (tmp_path / "refused" / "checkpoints").exists()
+
+
+def test_a_text_with_the_same_characters_that_was_changed_is_refused(
+    text, uninterrupted, tmp_path, monkeypatch, capsys
+):
+    """In one split alone, and where the checkpoint is of a version that stored no fingerprints it is not noticed."""
+    lines = text.read_text().splitlines()
+    other = tmp_path / "other.txt"
+    other.write_text("\n".join([*lines[:-6], " ".join(reversed(lines[-6].split())), *lines[-5:]]))  # one of valid
+    more = (f"trainer.max_steps={STEPS + 1}", "data=text_files", f"data.train={other}")
+    assert train(monkeypatch, f"resume={uninterrupted}", *more, f"hydra.run.dir={tmp_path / 'refused'}") == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "its text has changed: valid was 5 lines" in line
+    checkpoint = torch.load(uninterrupted / "checkpoints" / "last.ckpt", weights_only=True)
+    del checkpoint["lipformer"]["corpus"]
+    old = tmp_path / "old.ckpt"
+    torch.save(checkpoint, old)
+    assert train(monkeypatch, f"resume={old}", *more, f"hydra.run.dir={tmp_path / 'run'}") == 0
+    other.write_text(text.read_text().replace("h", "z"))
+    assert train(monkeypatch, f"resume={old}", *more, f"hydra.run.dir={tmp_path / 'again'}") == 2
+    assert f"{other} has other characters than the text that run was trained on" in capsys.readouterr().err
 
 
 def test_a_checkpoint_named_from_within_its_folder(text, uninterrupted, tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import re
 import textwrap
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from lipformer.assembly.build import LOADER_KEYS, build_model, check_targets
 from lipformer.assembly.exported import PREFIX, read_exported
 from lipformer.assembly.old_configs import as_written_today, rename_weights
 from lipformer.config import MODEL_GROUPS, keys_read
+from lipformer.data.fingerprint import Fingerprint, from_plain, to_plain
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, LipformerError
 from lipformer.options.data import DataOptions
@@ -39,6 +40,7 @@ class Run:
         config: the plain configuration it was trained with.
         path: the checkpoint file.
         step: optimizer steps taken.
+        fingerprints: those of the splits it was trained and validated on; empty in a checkpoint of an earlier version.
     """
 
     model: Any  # torch types attributes of modules as tensors
@@ -46,9 +48,12 @@ class Run:
     config: dict[str, Any]
     path: Path
     step: int
+    fingerprints: dict[str, Fingerprint] = field(default_factory=dict)
 
 
-def checkpoint_extras(config: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
+def checkpoint_extras(
+    config: Mapping[str, Any], vocabulary: Vocabulary, fingerprints: Mapping[Any, Fingerprint]
+) -> dict[str, Any]:
     """Return what a checkpoint holds besides the weights, in containers that are loaded without running code."""
     versions = {
         "lipformer": __version__,
@@ -56,7 +61,13 @@ def checkpoint_extras(config: Mapping[str, Any], vocabulary: Vocabulary) -> dict
         "python": platform.python_version(),
     }
     versions["pytorch_lightning"] = pl.__version__
-    return {"format": FORMAT, "config": dict(config), "vocabulary": vocabulary.to_plain(), "versions": versions}
+    return {
+        "format": FORMAT,
+        "config": dict(config),
+        "vocabulary": vocabulary.to_plain(),
+        "corpus": to_plain(fingerprints),
+        "versions": versions,
+    }
 
 
 def find_checkpoint(path: str | Path, which: str = "best", key: str = "checkpoint") -> Path:
@@ -203,7 +214,7 @@ def rebuild_run(checkpoint: Mapping[str, Any], path: Path, *, allow_targets: Seq
         raise CheckpointError(
             f"{path}: its parts do not fit together ({_reason(error)}); it was altered, or written by another version"
         ) from error
-    return Run(model.eval(), vocabulary, config, path, step)
+    return Run(model.eval(), vocabulary, config, path, step, from_plain(extras.get("corpus")))
 
 
 def _check_plain_parts(checkpoint: Mapping[str, Any], config: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from pytorch_lightning import LightningDataModule
 from lipformer.data.bucketing import TokenBudgetBatchSampler
 from lipformer.data.collate import WHOLE, Share, collate
 from lipformer.data.corpus import Corpus, Split
+from lipformer.data.fingerprint import Fingerprint, fingerprint
 from lipformer.data.resumable_loader import ResumableLoader
 from lipformer.data.sentences import Sentences
 from lipformer.data.vocabulary import Unknown, Vocabulary
@@ -30,7 +31,7 @@ class _Part:
     """A split, encoded and filtered."""
 
     sentences: Sentences
-    lines: int  # in the corpus, including those that were dropped
+    fingerprint: Fingerprint  # of all lines of the corpus, including those that were dropped
     replaced: int  # number of characters outside the vocabulary
     end_id: int  # id of the end symbol in the vocabulary it is encoded with
 
@@ -115,6 +116,11 @@ class CharDataModule(LightningDataModule):
         """Training batches of an epoch; schedules count with it before any loader is made."""
         return len(self._sampler("train"))
 
+    @property
+    def fingerprints(self) -> dict[Split, Fingerprint]:
+        """The fingerprints of the splits that were read so far."""
+        return {split: part.fingerprint for split, part in self._parts.items()}
+
     def protocol(self, split: Split) -> str:
         """Return what a result on this split was measured on: corpus, split, length limit, lines and tokens."""
         part = self._part(split)
@@ -123,7 +129,7 @@ class CharDataModule(LightningDataModule):
             which = f"all lines ({kept:,} lines, "
         else:
             limit = f"{self.max_length} characters, end symbol counted"
-            which = f"lines of at most {limit} ({kept:,} of {part.lines:,} lines, "
+            which = f"lines of at most {limit} ({kept:,} of {part.fingerprint.lines:,} lines, "
         replaced = f", {part.replaced:,} unknown characters replaced" if part.replaced else ""
         return f"{self.corpus.name} {split}, {which}{part.sentences.tokens:,} tokens){replaced}"
 
@@ -135,7 +141,7 @@ class CharDataModule(LightningDataModule):
             report.append(f"vocabulary: {characters} characters and the end symbol, {outputs} outputs")
         for split, part in self._parts.items():
             sampler = self._sampler(split)
-            dropped = part.lines - len(part.sentences)
+            dropped = part.fingerprint.lines - len(part.sentences)
             report.append(
                 f"{self.protocol(split)}; {dropped:,} lines dropped; {len(sampler):,} batches of at "
                 f"most {self.batch_tokens:,} tokens, {sampler.padding_fraction:.2%} padding; "
@@ -196,7 +202,7 @@ class CharDataModule(LightningDataModule):
             vocabulary.encode(line, unknown=self.unknown, where=self.corpus.source(split, i)) for i, line in kept
         ]
         replaced = sum(vocabulary.count_unknown(line) for _, line in kept)
-        return _Part(Sentences(encoded), len(lines), replaced, vocabulary.end_id)
+        return _Part(Sentences(encoded), fingerprint(lines), replaced, vocabulary.end_id)
 
     def _check_lengths(self, split: Split, kept: list[tuple[int, str]]) -> None:
         source = self.corpus.source(split)

@@ -25,6 +25,7 @@ from lipformer.runs import layout
 from lipformer.runs.folder import claim_folder, local_rank, recorded
 from lipformer.runs.outcome import Outcome
 from lipformer.system.openmp import limit_spinning
+from lipformer.system.source import spell_command, typed_command
 
 limit_spinning()  # nothing above imports torch, which loads OpenMP
 
@@ -74,7 +75,15 @@ def _train(config: DictConfig, folder: Path) -> float | None:
         from lipformer.training.run import run_training
 
         plain.update(without_unread(to_plain(config)))
-        return run_training(settings, plain, folder, outcome, resumed)
+        return run_training(settings, plain, folder, outcome, resumed, command=_command())
+
+
+def _command() -> str:
+    """Return the command line as it was typed; of a job of a sweep, the one that would start it alone."""
+    hydra = HydraConfig.get()
+    if hydra.mode == RunMode.MULTIRUN:
+        return spell_command("train.py", *hydra.overrides.task)
+    return typed_command()
 
 
 def _evaluate(config: DictConfig, folder: Path) -> float | None:

@@ -2,10 +2,6 @@
 
 import json
 import math
-import os
-import shlex
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +14,7 @@ from lipformer.report.text import visible
 from lipformer.runs import layout
 from lipformer.runs.plain_files import read_json
 from lipformer.system.atomic import replace_text
+from lipformer.system.source import code_commit, typed_command
 from lipformer.system.terminal import BAD
 
 Relation = Literal["equal to", "at most", "at least"]
@@ -130,41 +127,6 @@ def spell_expected(relation: str, expected: float, tolerance: float) -> str:
         return spell(expected) + (f" ± {tolerance:g}" if tolerance else "")
     sign = "+" if relation == "at most" else "−"
     return f"{relation} {spell(expected)}" + (f" ({sign}{tolerance:g})" if tolerance else "")
-
-
-def typed_command() -> str:
-    """Return the command line of this process in a form that can be typed at the root of a checkout."""
-    program = Path(sys.argv[0]).name
-    return shlex.join([*(["python"] if program.endswith(".py") else []), program, *sys.argv[1:]])
-
-
-def code_commit() -> str | None:
-    """Return the commit of the checkout that this code belongs to, with ``-dirty`` if files differ from it.
-
-    None for an installed package, and if git is not available.
-    """
-    root = Path(__file__).parents[2]
-    if not (root / ".git").exists():
-        return None
-    commit = _git(root, "rev-parse", "HEAD")
-    changed = _git(root, "status", "--porcelain", "--untracked-files=no")
-    return None if commit is None or changed is None else commit + ("-dirty" if changed else "")
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    surroundings = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *arguments],
-            env=surroundings,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
-        return None
-    return done.stdout.strip()
 
 
 def _plain(number: float) -> float | str:

@@ -15,6 +15,7 @@ from lipformer.assembly.checkpoint import checkpoint_extras
 from lipformer.config import TrainConfig
 from lipformer.config.targets import factory, locate
 from lipformer.data.datamodule import CharDataModule
+from lipformer.data.fingerprint import changed_splits
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import UsageError
 from lipformer.runs.search import JobTrial
@@ -104,7 +105,7 @@ def build_training(
     if options["compile"]:
         model.compile(dynamic=True)  # in place: the weights keep their names; dynamic: batches differ in length
     return Training(
-        module=build_module(task, settings, config, model, vocabulary),
+        module=build_module(task, settings, config, model, data),
         data=data,
         trainer=trainer,
         logger=logger,
@@ -133,7 +134,7 @@ def open_data(
 
     Raises:
         DataError: a split cannot be read.
-        UsageError: the run to continue was trained on other characters.
+        UsageError: the run to continue was trained or validated on another text.
     """
     data = CharDataModule(
         build_corpus(options),
@@ -143,18 +144,34 @@ def open_data(
     )
     data.setup("fit")
     assert data.vocabulary is not None  # made while the training split was read
-    if resumed is not None and resumed.vocabulary.to_plain() != data.vocabulary.to_plain():
-        raise UsageError(
-            f"resume={settings.resume}: {data.corpus.source('train')} has other characters than the text that run was "
-            "trained on; continue it with that text"
-        )
+    if resumed is not None:
+        _check_text(settings.resume, data, resumed)
     for line in data.report():
         log.info(line)
     return data, data.vocabulary
 
 
+def _check_text(resume: str | None, data: CharDataModule, resumed: Resumed) -> None:
+    """Refuse to continue a run on another text.
+
+    Raises:
+        UsageError: a split differs; the message says which, and from which fingerprint to which.
+    """
+    if changed := changed_splits(resumed.fingerprints, data.fingerprints):
+        raise UsageError(
+            f"resume={resume}: its text has changed: {changed} ({data.corpus.source('train')}); continue it with the "
+            "text that it began with, or start a new run"
+        )
+    assert data.vocabulary is not None
+    if resumed.vocabulary.to_plain() != data.vocabulary.to_plain():  # a checkpoint without fingerprints
+        raise UsageError(
+            f"resume={resume}: {data.corpus.source('train')} has other characters than the text that run was "
+            "trained on; continue it with that text"
+        )
+
+
 def build_module(
-    task: Task, settings: TrainConfig, config: dict[str, Any], model: nn.Module, vocabulary: Vocabulary
+    task: Task, settings: TrainConfig, config: dict[str, Any], model: nn.Module, data: CharDataModule
 ) -> TaskModule:
     """Build the Lightning module that trains a model on a task.
 
@@ -163,14 +180,15 @@ def build_module(
         settings: the validated configuration.
         config: the same configuration as plain containers.
         model: the model to train.
-        vocabulary: stored in every checkpoint.
+        data: the text; its vocabulary and fingerprints are stored in every checkpoint.
     """
+    assert data.vocabulary is not None
     return locate(task.module, "task")(
         model,
         optimizer=factory(config["optimizer"], "optimizer"),
         schedule=factory(config["schedule"], "schedule"),
         regularizer=factory(config["regularizer"], "regularizer"),
-        checkpoint_extras=checkpoint_extras(config, vocabulary),
+        checkpoint_extras=checkpoint_extras(config, data.vocabulary, data.fingerprints),
         seed=settings.seed,
         log_every_steps=config["trainer"]["log_every_steps"],
     )

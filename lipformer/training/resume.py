@@ -14,6 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 from lipformer.assembly.build import check_targets
 from lipformer.assembly.checkpoint import find_checkpoint, read_checkpoint, rebuild_run
 from lipformer.config import typed_keys
+from lipformer.data.fingerprint import Fingerprint
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, UsageError
 from lipformer.options.trainer import TrainerOptions
@@ -51,6 +52,7 @@ class Resumed:
         vocabulary: the vocabulary of the text that it was trained on.
         step: number of optimizer steps taken so far.
         config: the run's own configuration; keys that may change have the values of the command line.
+        fingerprints: those of the text that it was trained and validated on, as far as the checkpoint has them.
     """
 
     path: Path
@@ -58,6 +60,7 @@ class Resumed:
     vocabulary: Vocabulary
     step: int
     config: DictConfig
+    fingerprints: dict[str, Fingerprint]
 
 
 def resume_run(config: DictConfig, hydra: HydraConf) -> Resumed:
@@ -92,7 +95,7 @@ def resume_run(config: DictConfig, hydra: HydraConf) -> Resumed:
     _check_trainer(continued.trainer)
     _check_room_to_train(checkpoint, continued.trainer, path)
     log.info("continuing %s", path)
-    return Resumed(path, run.model, run.vocabulary, run.step, continued)
+    return Resumed(path, run.model, run.vocabulary, run.step, continued, run.fingerprints)
 
 
 def _continued(config: DictConfig, stored: Mapping[str, Any], free: list[str], path: Path) -> DictConfig:

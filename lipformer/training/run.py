@@ -11,12 +11,14 @@ from omegaconf import OmegaConf
 from lipformer.config import TrainConfig
 from lipformer.errors import Pruned
 from lipformer.runs import layout
+from lipformer.runs.environment import add_environment
 from lipformer.runs.folder import local_rank
 from lipformer.runs.outcome import Outcome
 from lipformer.runs.search import JobTrial
 from lipformer.system.atomic import replace_text
 from lipformer.system.signals import Terminated, ending_signals
 from lipformer.tasks import Task
+from lipformer.training.environment import describe_environment
 from lipformer.training.finish import best_score, finish
 from lipformer.training.loggers.choices import finished
 from lipformer.training.parts import Training, build_training
@@ -33,6 +35,7 @@ def run_training(
     outcome: Outcome,
     resumed: Resumed | None = None,
     trial: JobTrial | None = None,
+    command: str | None = None,
 ) -> float | None:
     """Train a model, and leave checkpoints and figures in `folder`.
 
@@ -43,6 +46,7 @@ def run_training(
         outcome: its `best` is set even if the training is interrupted, so that the run's end can report it.
         resumed: the run to continue, if any.
         trial: the trial of a search that this training is, if any.
+        command: the command line that started it, to be recorded.
 
     Returns:
         The best value of the task's objective on valid, such as nats per character; None if there was no validation.
@@ -52,6 +56,8 @@ def run_training(
     """
     prepare(settings, config, folder)
     training = build_training(settings, config, folder, resumed, trial)
+    environment = describe_environment(seed=settings.seed, fingerprints=training.data.fingerprints, command=command)
+    add_environment(folder, environment)
     log.info("model: %s parameters; run folder: %s", f"{training.parameters:,}", folder)
     ended = Outcome()
     with finished(training.logger):
