@@ -51,7 +51,7 @@ class Recorder(LightningModule):
         self.validated.append(self.global_step)
 
     def on_load_checkpoint(self, checkpoint):
-        align_loop_progress(checkpoint)
+        align_loop_progress(checkpoint, validate_every=10**9)  # at the ends of epochs only
 
     def configure_optimizers(self):
         if self.ask_steps:

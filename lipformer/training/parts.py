@@ -26,6 +26,7 @@ from lipformer.training.callbacks.pruning import PruneHopeless
 from lipformer.training.callbacks.stability import StabilityMonitor
 from lipformer.training.callbacks.stopping import CleanStop
 from lipformer.training.callbacks.throughput import Throughput
+from lipformer.training.loops import DueValidation, use_own_loops
 from lipformer.training.resume import Resumed
 from lipformer.training.task_module import TaskModule
 from lipformer.training.trainer import build_trainer
@@ -97,8 +98,10 @@ def build_training(
     logger = factory(config["logger"], "logger")(folder=folder, config=config)
     # Callbacks that watch come before those that save: an exception of theirs keeps a bad state from being saved.
     pruning = PruneHopeless(trial) if trial else None
-    callbacks: list[Callback] = [stop, *watching, best, LastCheckpoint(folder), *shown, *([pruning] if pruning else [])]
+    last = [*([pruning] if pruning else []), DueValidation()]
+    callbacks: list[Callback] = [stop, *watching, best, LastCheckpoint(folder), *shown, *last]
     trainer = build_trainer(options, folder, callbacks, [logger] if logger else [])
+    use_own_loops(trainer, stop)
     data, vocabulary = open_data(settings, config["data"], resumed)
     pl.seed_everything(settings.seed, workers=True, verbose=False)
     model = resumed.model.train() if resumed else build_model(config, len(vocabulary))

@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytorch_lightning as pl
 import torch
@@ -45,6 +45,8 @@ class TaskModule(pl.LightningModule):
     Attributes:
         tokens_seen: number of tokens, or of what else the task predicts, that all ranks have trained on so far.
         batch_score: mean of the objective over the last training batch, of all ranks together.
+        validated_step: the step at which the last validation was made and its best checkpoint saved, if any.
+        stopped_before_validation: whether the weights of the checkpoint that is continued were not validated.
     """
 
     task: ClassVar[Task]
@@ -66,6 +68,8 @@ class TaskModule(pl.LightningModule):
         self.val_average = Average()
         self.tokens_seen = 0
         self.batch_score = 0.0
+        self.validated_step: int | None = None
+        self.stopped_before_validation = False
         self._optimizer = optimizer
         self._schedule = schedule
         self._regularizer = regularizer
@@ -193,19 +197,23 @@ class TaskModule(pl.LightningModule):
             "tokens_seen": self.tokens_seen,
             "nats": float(self.train_average.total),  # by the names of version 0.1.0, whatever the task
             "tokens": int(self.train_average.count),
+            "validated": self.validated_step == self.global_step,
         }
         checkpoint["lipformer"] = {**self._extras, **sums}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore the sums of the training metrics.
+        """Restore the sums of the training metrics, and whether a validation was due or under way.
 
-        A validation that was under way starts again, since its sums are not in the checkpoint.
+        Such a validation is made again from its beginning, since its sums are not in the checkpoint.
         """
         rename_weights(checkpoint)  # Lightning read the file itself, and loads the weights next
         extras = checkpoint["lipformer"]
         self.tokens_seen = extras["tokens_seen"]
         self.train_average.update(torch.tensor(extras["nats"], dtype=torch.float64), torch.tensor(extras["tokens"]))
-        align_loop_progress(checkpoint)
+        validated = extras.get("validated", True)  # versions until 0.1.0 went on without
+        self.validated_step = checkpoint["global_step"] if validated else None
+        self.stopped_before_validation = not validated
+        align_loop_progress(checkpoint, cast(int, self.trainer.val_check_interval))
         validation = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
         for counts in (validation["current"], validation["total"]):
             counts.update(dict.fromkeys(counts, 0))

@@ -3,7 +3,7 @@
 import logging
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ModelCheckpoint
@@ -16,6 +16,7 @@ from lipformer.runs.layout import BEST, LAST
 from lipformer.system.atomic import replacing
 from lipformer.telemetry.diagnosis import nonfinite_parameter
 from lipformer.training.callbacks.stopping import InterruptedInStep
+from lipformer.training.task_module import TaskModule
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,21 @@ class BestCheckpoint(FiniteCheckpoint):
     def __init__(self, folder: Path, resume_from: Path | None, monitor: str):
         super().__init__(monitor=monitor, **_options(folder, BEST))
         self._resume_from = resume_from
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Save the weights if their score is the best.
+
+        Raises:
+            DivergedError: they are not finite.
+            WriteError: the file cannot be written; the validation then counts as not made.
+        """
+        module = cast(TaskModule, pl_module)
+        module.validated_step = trainer.global_step  # it is stored in the file
+        try:
+            super().on_validation_end(trainer, pl_module)
+        except BaseException:
+            module.validated_step = None
+            raise
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Copy the best checkpoint of the run before, and restore its score."""

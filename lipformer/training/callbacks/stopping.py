@@ -28,6 +28,8 @@ class CleanStop(Callback):
     cluster does not wait for long; the validation starts again when the run is continued. With several processes all of
     them stop after the same step, whichever of them received the signal.
 
+    `check` is called by the loop (`lipformer.training.loops`), when the metrics of the step are logged.
+
     After the last planned step there is always a validation. Lightning itself validates only every so many steps, and
     would otherwise end the run without a score of its final weights.
 
@@ -64,7 +66,13 @@ class CleanStop(Callback):
         log.warning("interrupted: stopping at the end of this step; once more to stop at once")
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
-        """Stop if a signal has been received, or let a validation follow if this was the last step.
+        """Let a validation follow if this was the last step."""
+        last_epoch = trainer.max_epochs is not None and trainer.current_epoch + 1 == trainer.max_epochs
+        if trainer.global_step == trainer.max_steps or (last_epoch and trainer.is_last_batch):
+            trainer.should_stop = True  # Lightning validates before it stops
+
+    def check(self, trainer: pl.Trainer) -> None:
+        """Stop if a signal has been received; the loop asks between two steps.
 
         Raises:
             KeyboardInterrupt: the user pressed Ctrl-C.
@@ -74,9 +82,6 @@ class CleanStop(Callback):
         if received == signal.SIGINT:
             raise KeyboardInterrupt
         ending_signals.check(received)
-        last_epoch = trainer.max_epochs is not None and trainer.current_epoch + 1 == trainer.max_epochs
-        if trainer.global_step == trainer.max_steps or (last_epoch and trainer.is_last_batch):
-            trainer.should_stop = True  # Lightning validates before it stops
 
     def _received(self, trainer: pl.Trainer) -> int:
         """Return the number of the signal that any process of the training has received; 0 for none."""
