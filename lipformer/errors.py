@@ -28,6 +28,10 @@ class WriteError(LipformerError, OSError):
     """A file cannot be written: the disk is full, or the system refuses."""
 
 
+class LostProcessError(LipformerError):
+    """Another process that trained together with this one has ended, and this one cannot go on."""
+
+
 class DivergedError(LipformerError):
     """Training reached a non-finite loss or gradient."""
 

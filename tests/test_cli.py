@@ -66,6 +66,9 @@ MISTAKES = {
     ("trainer.devices=[0,0]",): "trainer.devices=[0, 0]: it must be",
     ("trainer.devices=1.5",): "trainer.devices=1.5: it must be",
     ("trainer.devices=null",): "trainer.devices=None: it must be",
+    ("trainer.num_nodes=0",): "trainer.num_nodes=0: it must be at least 1",
+    ("trainer.strategy=ddp_spawn",): "trainer.strategy=ddp_spawn: it must be one of auto, ddp\n",
+    ("trainer.strategy=fsdp",): "trainer.strategy=fsdp: it must be one of auto, ddp: fsdp splits matrices over devices",
 }
 
 

@@ -36,6 +36,14 @@ def test_what_the_user_chose_is_taken(many):
     assert choose_threads(None, width=64, batch_tokens=1024) == 7
 
 
+def test_processes_share_the_cores(many):
+    for processes, threads_each in {1: 7, 2: 3, 3: 2, 9: 1}.items():
+        assert choose_threads(None, width=1, batch_tokens=SMALL, processes=processes) == threads_each
+    assert choose_threads(4, width=1, batch_tokens=SMALL, processes=9) == 4
+    many.setenv("OMP_NUM_THREADS", "7")
+    assert choose_threads(None, width=1, batch_tokens=SMALL, processes=9) == 7
+
+
 def test_training_uses_the_rule(many, tmp_path):
     seen = []
     many.setattr("torch.set_num_threads", seen.append)

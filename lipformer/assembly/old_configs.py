@@ -23,7 +23,7 @@ GROUPS: dict[str, dict[str, Any]] = {
     "callbacks": {},
 }
 """Groups that version 0.1.0 did not have at first, with the choice that it used instead."""
-KEYS: dict[str, dict[str, Any]] = {"trainer": {"compile": False, "report": True}}
+KEYS: dict[str, dict[str, Any]] = {"trainer": {"compile": False, "report": True, "num_nodes": 1, "strategy": "auto"}}
 """Group -> keys that were added to it, for any class, with the values that were used before."""
 CLASS_KEYS: dict[str, dict[str, Any]] = {}
 """Class, by its path of today -> options that were added to it, with the values that were used before."""

@@ -32,6 +32,12 @@ class TrainerOptions(Options):
 
     accelerator: str = option("auto", "auto: a GPU where there is one", one_of("auto", "cpu", "gpu"))
     devices: Any = option(1, "number of devices, or the numbers of those to use", _devices())
+    num_nodes: int = option(
+        1, "machines, each with that many devices; above 1, torchrun starts the processes", number(at_least=1)
+    )
+    strategy: str = option(
+        "auto", "ddp: each device has a copy of the model; auto: ddp for several devices", one_of("auto", "ddp")
+    )
     precision: str = option(
         "32-true",
         "precision of the weights (true) or of matrix products only (mixed)",
@@ -58,7 +64,11 @@ class TrainerOptions(Options):
 
     @classmethod
     def faults(cls, values: Mapping[str, Any]) -> Iterator[Fault]:
-        """Check as well that one of the two limits is set."""
-        yield from super().faults(values)
+        """Check as well that one of the two limits is set, and say why a strategy that splits weights is refused."""
+        for fault in super().faults(values):
+            if fault.option == "strategy" and "fsdp" in str(fault.value):
+                why = "fsdp splits matrices over devices, and their norms, certificates and checkpoints need them whole"
+                fault = fault._replace(wanted=f"{fault.wanted}: {why}")
+            yield fault
         if values.get("max_steps") == values.get("max_epochs") == -1:
             yield Fault("max_steps", -1, "at least 1 where trainer.max_epochs=-1, or training never ends")

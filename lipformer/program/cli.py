@@ -5,6 +5,7 @@ Exit codes: 0 finished, 1 error, 2 usage or configuration, 3 diverged, 130 inter
 HUP, USR1 and TERM.
 """
 
+import contextlib
 import os
 import sys
 import traceback
@@ -16,15 +17,17 @@ import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from lipformer.config import conf_dir, refuse_unread, register, to_plain, typed_keys, validate, without_unread
 from lipformer.config.renamed import refuse_old_spellings
 from lipformer.errors import UsageError
+from lipformer.program.launch import refuse_launch
 from lipformer.runs import layout
-from lipformer.runs.folder import claim_folder, local_rank, recorded
+from lipformer.runs.folder import claim_folder, recorded
 from lipformer.runs.outcome import Outcome
 from lipformer.system.openmp import limit_spinning
+from lipformer.system.ranks import rank
 from lipformer.system.source import spell_command, typed_command
 
 limit_spinning()  # nothing above imports torch, which loads OpenMP
@@ -46,11 +49,7 @@ def _train(config: DictConfig, folder: Path) -> float | None:
     settings = validate(config) if config.resume is None else None  # a continued run has its own values
     if settings is not None:
         refuse_unread(settings.model, typed_keys(HydraConfig.get()))
-    devices = config.trainer.devices
-    one_device = len(devices) == 1 if OmegaConf.is_list(devices) else devices in (1, "1")
-    if HydraConfig.get().mode == RunMode.MULTIRUN and not one_device:
-        # Each rank would start the whole sweep again.
-        raise UsageError(f"trainer.devices={devices} does not go with -m: sweep with trainer.devices=1")
+    refuse_launch(config.trainer, HydraConfig.get())
     claim_folder(folder)
     plain: dict[str, Any] = {}
 
@@ -147,10 +146,13 @@ def _leave(outcome: Outcome) -> NoReturn:
             stream.flush()
         except OSError:  # the pipe is closed: Python's own flush at exit would make the code 120
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    stopped = outcome.status in ("interrupted", "terminated")
-    # The processes of a training stop together; if another than the first exited with a code, Lightning would kill
-    # that.
-    sys.exit(0 if stopped and local_rank() > 0 else outcome.exit_code)
+    # If another process than the first exits with a code, Lightning and torchrun kill the first, which may be writing.
+    sys.exit(0 if _ends_with_the_first(outcome) else outcome.exit_code)
+
+
+def _ends_with_the_first(outcome: Outcome) -> bool:
+    """Return whether this is not the first process of a training, and the first has ended likewise and will say so."""
+    return rank() > 0 and outcome.status in ("interrupted", "terminated", "diverged")
 
 
 def _attempt(
@@ -164,13 +166,14 @@ def _attempt(
         outcome.end_by(error)
         if full_error:
             traceback.print_exc()
-        if outcome.exit_code != 0:  # a training that was pruned did what it was asked to
-            _print_error(outcome.reason)
-    if not any(folder.iterdir()):  # it was refused before it started
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
-            outcome.write(folder)  # for the table of the sweep
-        else:
-            folder.rmdir()
+        if outcome.exit_code != 0 and not _ends_with_the_first(outcome):  # one that was pruned did what it was asked to
+            _print_error(f"process {rank()}: {outcome.reason}" if rank() else outcome.reason)
+    with contextlib.suppress(FileNotFoundError):  # another process of the training has deleted it
+        if not any(folder.iterdir()):  # it was refused before it started
+            if HydraConfig.get().mode == RunMode.MULTIRUN:
+                outcome.write(folder)  # for the table of the sweep
+            else:
+                folder.rmdir()
     return outcome
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from lipformer.runs import layout
-from lipformer.runs.folder import local_rank
 from lipformer.runs.plain_files import read_json
 from lipformer.system.atomic import replace_text
+from lipformer.system.ranks import rank
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def add_environment(folder: Path, environment: Environment) -> None:
     Raises:
         WriteError: the file cannot be written.
     """
-    if local_rank() == 0:
+    if rank() == 0:
         file = folder / layout.ENVIRONMENT
         before = read_json(file)
         entries = [*(before if isinstance(before, list) else []), asdict(environment)]

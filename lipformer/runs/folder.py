@@ -4,7 +4,6 @@ import contextlib
 import json
 import logging
 import math
-import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,34 +12,34 @@ from typing import Any
 from lipformer.errors import UsageError, WriteError
 from lipformer.runs import layout
 from lipformer.runs.lock import release_lock, take_lock
-from lipformer.runs.outcome import Outcome
+from lipformer.runs.outcome import Outcome, read_outcome
 from lipformer.system.atomic import replace_text
+from lipformer.system.ranks import rank
 from lipformer.system.signals import Terminated, ending_signals
 
 log = logging.getLogger(__name__)
 
 
-def local_rank() -> int:
-    """Return the number of this process among those of a distributed run on this machine; 0 if it is the only one.
-
-    Lightning starts the others by the command line of the first, with the same folder; they do not write into it.
-    """
-    return int(os.environ.get("LOCAL_RANK", "0"))
-
-
 def claim_folder(folder: Path) -> None:
     """Claim a folder for a run.
+
+    The processes of one training share a folder; the logs of the others may be there before the first claims it.
 
     Raises:
         UsageError: the folder is not empty; a run never writes over another.
     """
-    if local_rank() == 0 and any(folder.iterdir()):
+    if rank() == 0:
+        occupied = any(not layout.is_log_of_another_rank(file.name) for file in folder.iterdir())
+    else:
+        outcome = read_outcome(folder)
+        occupied = outcome is not None and outcome.status != "running"
+    if occupied:
         raise UsageError(f"the run folder {folder} is not empty: choose another with hydra.run.dir=<folder>")
 
 
 def write_metrics(folder: Path, metrics: dict[str, Any]) -> None:
     """Write ``metrics.json``, one value for each metric; values that are not finite become null, as JSON has none."""
-    if local_rank() == 0:
+    if rank() == 0:
         finite = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in metrics.items()}
         replace_text(folder / layout.METRICS_JSON, json.dumps(finite, indent=2) + "\n")
 
@@ -89,14 +88,14 @@ def recorded(folder: Path, name: str, closed: Callable[[], None] | None = None) 
         UsageError: another process has locked the folder.
     """
     root = logging.getLogger()
-    rank = local_rank()
-    if rank == 0:
+    number = rank()
+    if number == 0:
         take_lock(folder)
         Outcome("running", None).write(folder)
-    file = logging.FileHandler(folder / layout.log_file(name, rank), encoding="utf-8")
+    file = logging.FileHandler(folder / layout.log_file(name, number), encoding="utf-8")
     file.setFormatter(logging.Formatter("[%(asctime)s][%(name)s][%(levelname)s] %(message)s"))
     terminal = logging.StreamHandler(sys.stdout)
-    terminal.setLevel(logging.INFO if rank == 0 else logging.ERROR)
+    terminal.setLevel(logging.INFO if number == 0 else logging.ERROR)
     terminal.addFilter(lambda record: record.name.startswith("lipformer") and not record.exc_info)
     before = root.handlers[:], root.level
     root.handlers[:] = [file, terminal]
@@ -116,7 +115,7 @@ def recorded(folder: Path, name: str, closed: Callable[[], None] | None = None) 
                     log.error("the run ended as %s", outcome.status, exc_info=True)
                 raise
             finally:
-                if rank == 0:
+                if number == 0:
                     _close(folder, outcome, closed)
     finally:
         logging.captureWarnings(False)

@@ -1,5 +1,6 @@
 """The names of what stands in a run folder: the one place that spells them."""
 
+import re
 from pathlib import Path
 
 CONFIG = "config.yaml"
@@ -62,9 +63,19 @@ def log_file(program: str, rank: int = 0) -> str:
 
     Args:
         program: `TRAIN` or `EVALUATE`.
-        rank: number of the process on this machine; each keeps a log of its own.
+        rank: number of the process among those that train together; each keeps a log of its own.
     """
     return f"{program}.log" if rank == 0 else f"{program}_rank{rank}.log"
+
+
+def is_log_of_another_rank(name: str) -> bool:
+    """Return whether a file is the log of a process other than the first of those that train together."""
+    return re.fullmatch(r"\w+_rank[1-9]\d*\.log", name) is not None
+
+
+def bad_batch_file(rank: int) -> str:
+    """Return the name of the file of the batch on which the training diverged, of a process's share of it."""
+    return BAD_BATCH if rank == 0 else BAD_BATCH.replace(".", f"_rank{rank}.")
 
 
 def run_folder_of(checkpoint: Path) -> Path:

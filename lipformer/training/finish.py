@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from lipformer.errors import WriteError
-from lipformer.runs.folder import local_rank, write_metrics
+from lipformer.runs.folder import write_metrics
 from lipformer.runs.metric_names import PARAMETERS, SECONDS, STEPS, TELEMETRY_SECONDS, TOKENS_PER_SECOND, TOKENS_SEEN
 from lipformer.runs.outcome import Outcome
+from lipformer.system.ranks import rank
 from lipformer.system.signals import Terminated
 from lipformer.training.parts import Training
 from lipformer.training.publish import publish_figures
@@ -39,7 +40,7 @@ def finish(training: Training, folder: Path, ended: Outcome) -> None:
     metrics = final_metrics(training, ended.best, latest)
     try:
         write_metrics(folder, metrics)
-        if training.resumed is not None and local_rank() == 0:
+        if training.resumed is not None and rank() == 0:
             prepend_metrics(folder, training.resumed.path, training.resumed.step)
     except WriteError as error:
         if ended.exit_code == 0:

@@ -7,14 +7,14 @@ from pytorch_lightning.loggers import Logger
 
 from lipformer.errors import one_line
 from lipformer.runs import layout
-from lipformer.runs.folder import local_rank
+from lipformer.system.ranks import rank
 
 log = logging.getLogger(__name__)
 
 
 def publish_figures(folder: Path, loggers: list[Logger]) -> None:
     """Draw the figures of a run into ``<folder>/figures``, and pass them to the loggers that take images."""
-    if local_rank() != 0:
+    if rank() != 0:
         return
     try:
         from lipformer.figures import draw_run  # slow to import, and needed only now
@@ -28,7 +28,7 @@ def publish_figures(folder: Path, loggers: list[Logger]) -> None:
 
 def publish_report(folder: Path) -> None:
     """Write ``<folder>/report.html``, and log where it is."""
-    if local_rank() != 0 or not (folder / layout.METRICS_CSV).is_file():
+    if rank() != 0 or not (folder / layout.METRICS_CSV).is_file():
         return
     try:
         from lipformer.report import write_report
@@ -42,7 +42,7 @@ def publish_report(folder: Path) -> None:
 
 def say_how_to_continue(folder: Path) -> None:
     """Log the command that continues a training that was stopped, if it left a checkpoint."""
-    if local_rank() == 0 and (folder / layout.CHECKPOINTS / layout.LAST).is_file():
+    if rank() == 0 and (folder / layout.CHECKPOINTS / layout.LAST).is_file():
         log.info("continue it with: python train.py resume=%s", folder)
 
 

@@ -1,6 +1,8 @@
 """One training run, from a validated configuration to the figures in its folder."""
 
 import logging
+import os
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,13 @@ import torch
 from omegaconf import OmegaConf
 
 from lipformer.config import TrainConfig
-from lipformer.errors import Pruned
+from lipformer.errors import LostProcessError, Pruned
 from lipformer.runs import layout
 from lipformer.runs.environment import add_environment
-from lipformer.runs.folder import local_rank
 from lipformer.runs.outcome import Outcome
 from lipformer.runs.search import JobTrial
 from lipformer.system.atomic import replace_text
+from lipformer.system.ranks import rank
 from lipformer.system.signals import Terminated, ending_signals
 from lipformer.tasks import Task
 from lipformer.training.environment import describe_environment
@@ -24,8 +26,12 @@ from lipformer.training.loggers.choices import finished
 from lipformer.training.parts import Training, build_training
 from lipformer.training.resume import Resumed
 from lipformer.training.threads import choose_threads
+from lipformer.training.trainer import devices_here
 
 log = logging.getLogger(__name__)
+
+LOST_PROCESS = re.compile(r"Connection (closed|reset) by peer")
+"""Found in the error of torch's communication between processes when one of them has ended."""
 
 
 def run_training(
@@ -75,18 +81,25 @@ def run_training(
 
 def prepare(settings: TrainConfig, config: dict[str, Any], folder: Path) -> None:
     """Write ``config.yaml`` (the first rank does), and set the number of CPU threads."""
-    if local_rank() == 0:
+    if rank() == 0:
         replace_text(folder / layout.CONFIG, OmegaConf.to_yaml(OmegaConf.create(config)))
+    here = devices_here(config["trainer"])
     threads = choose_threads(
-        config["trainer"]["threads"], width=settings.width, batch_tokens=config["data"]["batch_tokens"]
+        config["trainer"]["threads"],
+        width=settings.width,
+        batch_tokens=config["data"]["batch_tokens"] // (here * config["trainer"]["num_nodes"]),
+        processes=here,
     )
     torch.set_num_threads(threads)
+    if here > 1:  # else Lightning would choose the number for each of several processes itself
+        os.environ.setdefault("OMP_NUM_THREADS", str(threads))
 
 
 def fit(training: Training) -> None:
     """Run the training loop to its end.
 
     Raises:
+        LostProcessError: another process of the training has failed.
         DivergedError: a loss, a gradient or a weight is not finite.
         KeyboardInterrupt: the user pressed Ctrl-C; everything is saved by then, and a sweep ends with it.
         Pruned: the search that the training belongs to has stopped it.
@@ -104,6 +117,12 @@ def fit(training: Training) -> None:
             # and ignores it from then on, also while results are uploaded.
             signal.signal(signal.SIGINT, signal.default_int_handler)
             raise KeyboardInterrupt from None
+        raise
+    except RuntimeError as error:
+        if trainer.world_size > 1 and LOST_PROCESS.search(str(error)):
+            raise LostProcessError(
+                f"another process of this training has ended; the logs in {trainer.default_root_dir} say why"
+            ) from error
         raise
     if training.stop.asked:
         raise KeyboardInterrupt

@@ -8,9 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from lipformer.runs import quantities
-from lipformer.runs.folder import local_rank
 from lipformer.runs.metric_names import PARAMETERS, SECONDS, STEPS, TELEMETRY_SECONDS, TOKENS_PER_SECOND, TOKENS_SEEN
 from lipformer.runs.readings import latest_values, to_number
+from lipformer.system.ranks import rank
 from lipformer.system.terminal import BAD, STATUS_STYLES, wide_console
 from lipformer.tasks import Task
 from lipformer.training.callbacks.throughput import clock
@@ -28,7 +28,7 @@ def print_summary(
         progress: the option ``trainer.progress``.
         status: how the run ended.
     """
-    if progress == "none" or local_rank() != 0:
+    if progress == "none" or rank() != 0:
         return
     try:
         wide_console().print(summary_table(metrics, latest, task, status))

@@ -11,9 +11,10 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from lipformer.assembly.checkpoint import is_whole
 from lipformer.errors import DivergedError, WriteError
 from lipformer.runs import layout
-from lipformer.runs.folder import local_rank
 from lipformer.runs.layout import BEST, LAST
 from lipformer.system.atomic import replacing
+from lipformer.system.ranks import rank
+from lipformer.system.signals import Terminated
 from lipformer.telemetry.diagnosis import nonfinite_parameter
 from lipformer.training.callbacks.stopping import InterruptedInStep
 from lipformer.training.task_module import TaskModule
@@ -77,7 +78,7 @@ class BestCheckpoint(FiniteCheckpoint):
             return
         new = Path(self.dirpath) / BEST
         Path(self.dirpath).mkdir(parents=True, exist_ok=True)
-        if local_rank() == 0:
+        if rank() == 0:
             with old.open("rb") as original, replacing(new) as copy:
                 shutil.copyfileobj(original, copy)
         score = state_dict["best_model_score"]
@@ -99,8 +100,12 @@ class LastCheckpoint(FiniteCheckpoint):
         super().__init__(save_on_exception=True, save_on_train_epoch_end=False, **_options(folder, LAST))
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Save the state, unless the run diverged or the step was not completed."""
+        """Save the state, unless the run diverged, the step was not completed, or one of several processes failed."""
         if isinstance(exception, DivergedError):
+            return
+        if trainer.world_size > 1 and not isinstance(exception, KeyboardInterrupt | Terminated):
+            # To save takes all processes, and this one may be the only one that has stopped.
+            log.warning("%s stays as it was: another process may have stopped at another step", layout.LAST)
             return
         if isinstance(exception, InterruptedInStep):
             log.warning("%s stays as it was: the training was stopped within a step", LAST)

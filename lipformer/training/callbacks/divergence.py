@@ -13,7 +13,6 @@ from lipformer.data.collate import Batch
 from lipformer.errors import DivergedError, one_line
 from lipformer.options.callbacks import DivergenceGuardOptions
 from lipformer.runs import layout
-from lipformer.runs.folder import local_rank
 from lipformer.system.atomic import replacing
 from lipformer.telemetry.diagnosis import nonfinite_gradient, nonfinite_output, nonfinite_parameter
 from lipformer.training.task_module import TaskModule
@@ -95,9 +94,10 @@ class DivergenceGuard(Callback):
         try:
             layer = self._faulty_layer(trainer, cast(TaskModule, pl_module), self._batch)
             where = f"; first not finite: {layer}" if layer else "; every layer is finite"
+            if layer is None and trainer.world_size > 1:
+                where += " for the sentences of this process, see the logs of the others"
             exception.args = (f"{reason}{where}",)
-            rank = local_rank()
-            file = Path(trainer.default_root_dir) / (layout.BAD_BATCH if rank == 0 else f"diverged_rank{rank}.pt")
+            file = Path(trainer.default_root_dir) / layout.bad_batch_file(trainer.global_rank)
             tensors = {name: tensor.cpu() for name, tensor in self._batch._asdict().items()}
             with replacing(file) as stream:
                 torch.save({**tensors, "step": trainer.global_step, "layer": layer, "reason": reason}, stream)

@@ -9,6 +9,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
+from pytorch_lightning.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
 
 from lipformer.system.signals import ending_signals
 
@@ -78,30 +79,49 @@ class CleanStop(Callback):
             KeyboardInterrupt: the user pressed Ctrl-C.
             Terminated: a process received another signal that ends it.
         """
-        received = self._received(trainer)
+        received = _of_any_process(trainer, int(signal.SIGINT) if self.asked else ending_signals.received)
         if received == signal.SIGINT:
             raise KeyboardInterrupt
         ending_signals.check(received)
 
-    def _received(self, trainer: pl.Trainer) -> int:
-        """Return the number of the signal that any process of the training has received; 0 for none."""
-        received = int(signal.SIGINT) if self.asked else ending_signals.received
-        if trainer.world_size == 1:
-            return received
-        numbers = torch.tensor(received, device=trainer.strategy.root_device)
-        return int(trainer.strategy.reduce(numbers, reduce_op="max"))
-
     def on_validation_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *args: Any) -> None:
-        """Stop if a signal has been received; not with several processes, of which some may have no batch left.
+        """Stop if a signal other than Ctrl-C has been received; every process has the same number of batches.
 
         Raises:
-            Terminated: the process received a signal that ends it.
+            Terminated: a process received a signal that ends it.
         """
-        if trainer.world_size == 1:
-            ending_signals.check()
+        ending_signals.check(_of_any_process(trainer, ending_signals.received))
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Let the other processes end by themselves."""
+        _watch_no_longer(trainer)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Restore the handler of Ctrl-C."""
+        """Restore the handler of Ctrl-C, and let the other processes end by themselves."""
+        _watch_no_longer(trainer)
         if self._previous is not None:
             signal.signal(signal.SIGINT, self._previous)
             self._previous = None
+
+
+def _of_any_process(trainer: pl.Trainer, received: int) -> int:
+    """Return the number of the signal that any process of the training has received; 0 for none.
+
+    Args:
+        trainer: has the processes, all of which call this.
+        received: what this process has received.
+    """
+    if trainer.world_size == 1:
+        return received
+    return int(trainer.strategy.reduce(torch.tensor(received, device=trainer.strategy.root_device), reduce_op="max"))
+
+
+def _watch_no_longer(trainer: pl.Trainer) -> None:
+    """Forget the processes that Lightning has started, if any.
+
+    As long as it knows them, it kills this process within seconds when one of them has ended by an error. While all
+    train, that is as it should be: this one could be waiting for it. Afterwards it would be in the middle of writing.
+    """
+    launcher = trainer.strategy.launcher
+    if isinstance(launcher, _SubprocessScriptLauncher):
+        launcher.procs.clear()
