@@ -17,7 +17,7 @@ from lipformer.assembly.old_configs import rename_weights
 from lipformer.report.tables import certificate_table, differences_today
 from lipformer.runs.plain_files import read_config
 from lipformer.runs.record import read_record
-from lipformer.training.resume import prepend_metrics
+from lipformer.training.resume import carry_metrics
 
 OLD_RUNS = Path(__file__).parent / "old_runs"
 EXPECTED = json.loads((OLD_RUNS / "expected.json").read_text())
@@ -112,7 +112,7 @@ def test_a_run_between_the_versions_is_read_as_one_of_the_first(target, tmp_path
         config.write(f"model:\n  _target_: {target}\n")
     assert read_record(tmp_path / "run").series.keys() == read_record(OLD_RUNS / "convex").series.keys()
     (tmp_path / "new").mkdir()
-    prepend_metrics(tmp_path / "new", tmp_path / "run" / "checkpoints" / "last.ckpt", 1000)
+    carry_metrics(tmp_path / "new", tmp_path / "run" / "checkpoints" / "last.ckpt", 1000)
     header = (tmp_path / "new" / "metrics.csv").read_text().partition("\n")[0]
     assert "stability/unembedding/gradient_norm" in header
     assert "/head/" not in header

@@ -13,7 +13,7 @@ from lipformer.data.fingerprint import fingerprint
 from lipformer.data.text_files import TextFiles
 from lipformer.models.transformer import CharTransformer
 from lipformer.training.language import LanguageModule
-from lipformer.training.resume import prepend_metrics
+from lipformer.training.resume import carry_metrics
 
 STEPS = 11
 # 100 lines in batches of 512 tokens are 7 batches an epoch: 11 steps end in the middle of the second one.
@@ -153,11 +153,12 @@ def test_no_row_of_metrics_csv_is_lost_by_an_interruption(step, text, uninterrup
 
 
 def test_the_row_in_whose_middle_a_process_was_killed_is_left_out(tmp_path):
-    for name, text in {"old": "epoch,step,x\n0,0,1.5\n0,1", "new": "epoch,step,x\n0,2,0.5\n"}.items():
+    for name in ("old", "new"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "metrics.csv").write_text(text)
-    prepend_metrics(tmp_path / "new", tmp_path / "old" / "checkpoints" / "last.ckpt", step=2)
-    assert (tmp_path / "new" / "metrics.csv").read_text().splitlines() == ["epoch,step,x", "0,0,1.5", "0,2,0.5"]
+    (tmp_path / "old" / "metrics.csv").write_text("epoch,step,x\n0,0,1.5\n0,,2.5\n0,2,0.5\n0,1")
+    for name in ("new", "old"):  # a job of a sweep goes on in its own folder
+        carry_metrics(tmp_path / name, tmp_path / "old" / "checkpoints" / "last.ckpt", step=2)
+        assert (tmp_path / name / "metrics.csv").read_text().splitlines() == ["epoch,step,x", "0,0,1.5"]
 
 
 @pytest.mark.parametrize(

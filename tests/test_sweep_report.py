@@ -2,7 +2,7 @@
 
 import csv
 import random
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,8 +11,9 @@ from programs import train, write_text
 from rich.console import Console
 from wandb_record import read_runs
 
-from lipformer.program.sweep_report import NEVER_ENDED, Job, SweepReport, list_jobs, sweep_table
+from lipformer.program.sweep_report import SweepReport, sweep_table
 from lipformer.runs.outcome import Outcome, read_outcome
+from lipformer.runs.sweep import NEVER_ENDED, SweepJob, read_jobs
 
 FINISHED = Outcome(best=2.0)
 DIVERGED = Outcome("diverged", 3, "the loss became nan")
@@ -37,17 +38,17 @@ def table_text(jobs):
 
 def test_jobs_are_listed_in_order_with_the_one_that_was_killed(tmp_path):
     write_sweep(tmp_path, *[FINISHED] * 10, None)
-    jobs = list_jobs(tmp_path)
+    jobs = read_jobs(tmp_path)
     assert [job.name for job in jobs] == [str(number) for number in range(11)]
-    assert jobs[10] == Job("10", ["depth=1", "lr=10"], NEVER_ENDED)
+    assert jobs[10] == SweepJob(10, tmp_path / "10", ["depth=1", "lr=10"], NEVER_ENDED)
 
 
 def test_table_names_what_differs_and_marks_the_best():
     jobs = [
-        Job("0", ["depth=1", "lr=1"], Outcome(best=2.5)),
-        Job("1", ["depth=1", "lr=2"], Outcome(best=2.25)),
-        Job("2", ["depth=1", "lr=3"], FAILED),
-        Job("3", [], NEVER_ENDED),
+        SweepJob(0, Path("0"), ["depth=1", "lr=1"], Outcome(best=2.5)),
+        SweepJob(1, Path("1"), ["depth=1", "lr=2"], Outcome(best=2.25)),
+        SweepJob(2, Path("2"), ["depth=1", "lr=3"], FAILED),
+        SweepJob(3, Path("3"), [], NEVER_ENDED),
     ]
     text = table_text(jobs)
     assert "2.5000 " in text
@@ -58,13 +59,15 @@ def test_table_names_what_differs_and_marks_the_best():
 
 
 def test_table_shows_brackets_as_they_are():
-    text = table_text([Job("0", ["allow_targets=[/mine]", "lr=1"], Outcome("failed", 1, "no such name: [/data/a]"))])
+    text = table_text(
+        [SweepJob(0, Path("0"), ["allow_targets=[/mine]", "lr=1"], Outcome("failed", 1, "no such name: [/data/a]"))]
+    )
     assert "allow_targets=[/mine] lr=1" in text
     assert "[/data/a]" in text
 
 
 def test_table_of_one_job_names_its_overrides():
-    assert "depth=1 lr=1" in table_text([Job("0", ["depth=1", "lr=1"], FAILED)])
+    assert "depth=1 lr=1" in table_text([SweepJob(0, Path("0"), ["depth=1", "lr=1"], FAILED)])
 
 
 @pytest.mark.parametrize(
@@ -79,19 +82,14 @@ def test_table_of_one_job_names_its_overrides():
 )
 def test_exit_code(tmp_path, outcomes, code):
     write_sweep(tmp_path, *outcomes)
-    config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})
+    report = SweepReport("train")
+    report._folder = tmp_path
     if code is None:
-        SweepReport().on_multirun_end(config)
+        report.on_multirun_end(OmegaConf.create())
     else:
         with pytest.raises(SystemExit) as exit_:
-            SweepReport().on_multirun_end(config)
+            report.on_multirun_end(OmegaConf.create())
         assert exit_.value.code == code
-
-
-def test_a_single_run_has_no_overrides_file(tmp_path):
-    config = OmegaConf.create({"hydra": {"mode": "RUN", "runtime": {"output_dir": str(tmp_path)}}})
-    SweepReport().on_job_end(config, SimpleNamespace(overrides=["lr=1"]))
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_sweep_with_jobs_that_fail(monkeypatch, tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from rich.console import Console
 from lipformer import tasks
 from lipformer.config.targets import locate
 from lipformer.data.collate import IGNORE
-from lipformer.program.sweep_report import Job, sweep_table
+from lipformer.program.sweep_report import sweep_table
 from lipformer.runs.outcome import Outcome
 from lipformer.runs.record import read_record, tasks_of
+from lipformer.runs.sweep import SweepJob
 from lipformer.tasks import LANGUAGE, Measure, Task, task_of
 from lipformer.training.task_module import TaskModule
 
@@ -130,9 +132,9 @@ def test_a_model_of_another_task_goes_all_the_way(doubt, monkeypatch, capsys):
 
 def test_scores_of_two_tasks_are_not_compared(doubt):
     jobs = [
-        Job("0", ["a"], Outcome(best=2.5)),
-        Job("1", ["b"], Outcome(best=2.25)),
-        Job("2", ["c"], Outcome(best=0.5), DOUBT),
+        SweepJob(0, Path("0"), ["a"], Outcome(best=2.5)),
+        SweepJob(1, Path("1"), ["b"], Outcome(best=2.25)),
+        SweepJob(2, Path("2"), ["c"], Outcome(best=0.5), DOUBT),
     ]
     console = Console(width=200)
     with console.capture() as capture:

@@ -61,7 +61,7 @@ def test_online_run(tmp_path, online, caplog):
     assert type(options["config"]) is dict
     assert (options["settings"].init_timeout, options["settings"].finish_timeout) == (5, 6)
     assert "wandb: https://host/id1" in caplog.messages
-    assert earlier_run_id(str(tmp_path)) == "id1"
+    assert earlier_run_id(tmp_path / "new", str(tmp_path)) == "id1"
 
 
 def test_server_that_does_not_answer_turns_the_run_offline(tmp_path, online, caplog):
@@ -92,8 +92,8 @@ def test_a_continued_run_continues_its_online_run(tmp_path, online, resume):
 
 
 def test_a_continued_run_is_a_new_one_where_the_old_was_offline(tmp_path):
-    assert earlier_run_id(str(tmp_path)) is None
-    assert earlier_run_id(None) is None
+    assert earlier_run_id(tmp_path / "new", str(tmp_path)) is None
+    assert earlier_run_id(tmp_path / "new", None) is None
 
 
 @pytest.mark.slow  # quick: test_online_run, test_a_continued_run_continues_its_online_run
@@ -115,4 +115,4 @@ def test_online_run_and_its_continuation_with_the_real_client(tmp_path):
     assert json.loads(requests[0]["config"])["seed"] == {"value": 7}
     assert "seed=7" in requests[0]["displayName"]
     assert not any("resume" in (request["displayName"] or "") for request in requests)
-    assert earlier_run_id(str(tmp_path / "second")) == run
+    assert earlier_run_id(tmp_path / "new", str(tmp_path / "second")) == run

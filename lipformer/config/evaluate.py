@@ -16,6 +16,7 @@ class EvaluateConfig(EvaluateOptions):
     """Root of `conf/evaluate.yaml`: the keys that every study may read, and the study."""
 
     study: Any = MISSING
+    sweep: Any = MISSING
     data: dict[str, Any] = option(
         REQUIRED,
         "options of the run's corpus (dir of ptb; train, valid, test of text_files); null: as it was trained with",

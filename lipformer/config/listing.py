@@ -17,10 +17,15 @@ def groups(program: str) -> list[Path]:
     """Return the folders of ``conf/`` that are groups of a program.
 
     Args:
-        program: ``train``, or ``evaluate``, which has only the group of studies.
+        program: ``train``, or ``evaluate``, which has only the groups of studies and of sweeps.
     """
     folders = sorted(folder for folder in conf_dir().iterdir() if folder.is_dir())
-    return [folder for folder in folders if (folder.name == "study") == (program == "evaluate")]
+    evaluate = ("study", "sweep")
+    return (
+        [folder for folder in folders if folder.name in evaluate]
+        if program == "evaluate"
+        else [folder for folder in folders if folder.name != "study"]
+    )
 
 
 def list_groups(program: str) -> str:

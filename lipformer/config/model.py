@@ -54,6 +54,7 @@ def refuse_unread(model: ModelOptions | Mapping[str, Any], typed: Iterable[str])
 
 
 def without_unread(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a plain configuration without the keys that its model does not read."""
+    """Return a plain configuration without the keys that its model does not read, and without those of a sweep."""
     kept = {*keys_read(config["model"]), ALWAYS_READ}
-    return {key: value for key, value in config.items() if key in kept or key not in (*MODEL_SCALARS, *MODEL_GROUPS)}
+    left_out = {*MODEL_SCALARS, *MODEL_GROUPS, "sweep"} - kept
+    return {key: value for key, value in config.items() if key not in left_out}

@@ -25,6 +25,7 @@ from lipformer.options import (  # noqa: F401 - each makes its schemas known
     optimisation,
     parts,
     study,
+    sweep,
     trainer,
 )
 

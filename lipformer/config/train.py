@@ -32,6 +32,7 @@ class TrainConfig(ScalarOptions):
     trainer: Any = MISSING
     callbacks: Any = MISSING
     logger: Any = MISSING
+    sweep: Any = MISSING
 
     def __post_init__(self) -> None:
         if "heads" in keys_read(self.model) and self.width % self.heads:

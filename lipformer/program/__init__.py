@@ -1,1 +1,1 @@
-"""The two programs: their command line, messages for its errors, and the table at the end of a sweep."""
+"""The two programs: their command line, messages for its errors, sweeps of jobs, and their table at the end."""

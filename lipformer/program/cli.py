@@ -22,10 +22,14 @@ from omegaconf import DictConfig
 from lipformer.config import conf_dir, refuse_unread, register, to_plain, typed_keys, validate, without_unread
 from lipformer.config.renamed import refuse_old_spellings
 from lipformer.errors import UsageError
+from lipformer.program.hydra_plugins import make_known
 from lipformer.program.launch import refuse_launch
+from lipformer.program.sweep_plan import FLAGS, RETRY_FAILED, expand_resume
+from lipformer.program.sweep_report import SweepReport
 from lipformer.runs import layout
-from lipformer.runs.folder import claim_folder, recorded
-from lipformer.runs.outcome import Outcome
+from lipformer.runs.folder import claim_folder, claim_job_folder, forget_attempt, recorded
+from lipformer.runs.outcome import Outcome, read_outcome
+from lipformer.runs.sweep import settled, without_sweep_keys
 from lipformer.system.openmp import limit_spinning
 from lipformer.system.ranks import rank
 from lipformer.system.source import spell_command, typed_command
@@ -46,11 +50,12 @@ def evaluate() -> None:
 
 
 def _train(config: DictConfig, folder: Path) -> float | None:
-    settings = validate(config) if config.resume is None else None  # a continued run has its own values
+    settings: Any = validate(config) if config.resume is None else None  # a continued run has its own values
     if settings is not None:
         refuse_unread(settings.model, typed_keys(HydraConfig.get()))
     refuse_launch(config.trainer, HydraConfig.get())
-    claim_folder(folder)
+    if not _in_sweep():
+        claim_folder(folder)
     plain: dict[str, Any] = {}
 
     def report() -> None:
@@ -60,15 +65,12 @@ def _train(config: DictConfig, folder: Path) -> float | None:
 
         if plain["trainer"]["report"]:
             publish_report(folder)
-        if outcome.status in ("interrupted", "terminated"):
+        if outcome.status in ("interrupted", "terminated") and not _in_sweep():
             say_how_to_continue(folder)
 
     with recorded(folder, layout.TRAIN, report) as outcome:
-        resumed = None
-        if settings is None:
-            from lipformer.training.resume import resume_run
-
-            resumed = resume_run(config, HydraConfig.get())
+        resumed = _resumed(config, folder)
+        if resumed is not None:
             config = resumed.config
             settings = validate(config)
         from lipformer.training.run import run_training
@@ -85,14 +87,36 @@ def _command() -> str:
     return typed_command()
 
 
+def _resumed(config: DictConfig, folder: Path) -> Any:
+    """Return the run to be continued: that of this folder, if it has begun, else the one that ``resume`` names."""
+    if _in_sweep():
+        if (folder / layout.CHECKPOINTS).is_dir():
+            from lipformer.training.resume import continue_in_place
+
+            resumed = continue_in_place(config, HydraConfig.get(), folder)
+            if resumed is not None:
+                return resumed
+        forget_attempt(folder)
+    if config.resume is None:
+        return None
+    from lipformer.training.resume import resume_run
+
+    return resume_run(config, HydraConfig.get())
+
+
 def _evaluate(config: DictConfig, folder: Path) -> float | None:
     settings = validate(config)
-    claim_folder(folder)
+    if not _in_sweep():
+        claim_folder(folder)
     with recorded(folder, layout.EVALUATE) as outcome:
         from lipformer.studies.study import open_study
 
         outcome.best = open_study(settings.study).run(settings, folder)
         return outcome.best
+
+
+def _in_sweep() -> bool:
+    return HydraConfig.get().mode == RunMode.MULTIRUN
 
 
 def _run(config_name: str, job: Callable[[DictConfig, Path], float | None]) -> None:
@@ -102,13 +126,15 @@ def _run(config_name: str, job: Callable[[DictConfig, Path], float | None]) -> N
     sweep could not tell a diverged job from a failed one.
     """
     register()
+    make_known()
     try:
         refuse_old_spellings(config_name, sys.argv[1:])
+        sys.argv[1:] = expand_resume(config_name, sys.argv[1:])
     except UsageError as error:
         _print_error(str(error))
         sys.exit(error.exit_code)
     _refuse_unknown_flags(sys.argv[1:])
-    for flag in {"-m", "--multirun"}.intersection(sys.argv):  # Hydra accepts it only as the first argument
+    for flag in set(FLAGS).intersection(sys.argv):  # Hydra accepts it only as the first argument
         sys.argv.remove(flag)
         sys.argv.insert(1, flag)
     outcomes: list[Outcome] = []
@@ -122,13 +148,21 @@ def _run(config_name: str, job: Callable[[DictConfig, Path], float | None]) -> N
         outcome = _attempt(job, config, folder, full_error)
         os.environ[FULL_ERROR] = "1"
         outcomes.append(outcome)
-        if outcome.status in ("interrupted", "terminated"):
-            _leave(outcome)  # a SystemExit also cancels the remaining jobs of a sweep
+        if outcome.status in ("interrupted", "terminated") and (SweepReport.running or not _in_sweep()):
+            _leave(outcome)  # a SystemExit also cancels the remaining jobs of a sweep, if this process launches them
         return outcome.objective
 
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)(task)()
+    except (SystemExit, KeyboardInterrupt) as error:
+        if SweepReport.running:
+            SweepReport.running.close()
+        if isinstance(error, KeyboardInterrupt):  # between two jobs
+            sys.exit(130)
+        raise
     except Exception as error:
+        if SweepReport.running:
+            SweepReport.running.close()
         from lipformer.program.usage import explain
 
         if full_error:
@@ -159,8 +193,14 @@ def _attempt(
     job: Callable[[DictConfig, Path], float | None], config: DictConfig, folder: Path, full_error: bool
 ) -> Outcome:
     """Run one job to its `Outcome` and print an error in one line."""
-    outcome = Outcome()
+    outcome, own = Outcome(), False
     try:
+        if _in_sweep():
+            claim_job_folder(folder, without_sweep_keys(HydraConfig.get().overrides.task))
+            own = True
+            done = settled(folder, retry_failed=bool(OmegaConf.select(config, RETRY_FAILED)))
+            if done is not None:
+                return done
         outcome.best = job(config, folder)
     except BaseException as error:
         outcome.end_by(error)
@@ -169,11 +209,10 @@ def _attempt(
         if outcome.exit_code != 0 and not _ends_with_the_first(outcome):  # one that was pruned did what it was asked to
             _print_error(f"process {rank()}: {outcome.reason}" if rank() else outcome.reason)
     with contextlib.suppress(FileNotFoundError):  # another process of the training has deleted it
-        if not any(folder.iterdir()):  # it was refused before it started
-            if HydraConfig.get().mode == RunMode.MULTIRUN:
-                outcome.write(folder)  # for the table of the sweep
-            else:
-                folder.rmdir()
+        if own and outcome.status == "failed" and (settled(folder) or read_outcome(folder) is None):
+            outcome.write(folder)  # it was refused before it started; for the table of the sweep
+        elif not any(folder.iterdir()):
+            folder.rmdir()
     return outcome
 
 

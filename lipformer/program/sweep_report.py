@@ -1,80 +1,128 @@
-"""The table at the end of a sweep: one line for each job, however it ended."""
+"""What is told of a sweep: how far it is while it goes on, and at its end a line for each job, however it ended."""
 
+import contextlib
+import logging
+import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
-from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from lipformer.errors import LipformerError, UsageError
+from lipformer.program.sweep_plan import RESUME, begin_plan, quoted
+from lipformer.program.sweep_progress import SweepProgress
 from lipformer.runs import layout
-from lipformer.runs.outcome import Outcome, read_outcome
-from lipformer.runs.plain_files import read_config, read_overrides
-from lipformer.system.atomic import replace_text
-from lipformer.tasks import LANGUAGE, Task, task_of
+from lipformer.runs.lock import release_lock, take_lock
+from lipformer.runs.outcome import FINAL
+from lipformer.runs.sweep import SweepJob, read_jobs
+from lipformer.system.atomic import naming
+from lipformer.tasks import LANGUAGE
+
+CHOOSE_ANOTHER = "choose another with hydra.sweep.dir=<folder>"
+log = logging.getLogger(__name__)
 
 WIDE = 200
-NEVER_ENDED = Outcome("failed", 1, f"it left no {layout.STATUS}: it was killed, or never began")
 
 
 class SweepReport(Callback):
-    """Prints the jobs of a sweep, collects their claims, and exits with 1 if a job failed, else 3 if one diverged."""
+    """Follows a sweep: its plan, its lock, how far it is, and at its end a table, its claims and the exit code.
+
+    The exit code is 1 if a job failed or did not end, else 3 if one diverged. In a process that a launcher starts for
+    a job there is a copy, which does nothing.
+
+    Args:
+        program: `layout.TRAIN` or `layout.EVALUATE`.
+
+    Attributes:
+        running: the sweep that this process launches the jobs of, if any.
+    """
+
+    running: ClassVar["SweepReport | None"] = None
+
+    def __init__(self, program: str):
+        self._program = program
+        self._folder = Path()
+        self._progress: SweepProgress | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_progress": None}
 
     def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
-        """Refuse a sweep folder that is not empty: no job would run, and the report would be of an earlier sweep."""
-        folder = Path(config.hydra.sweep.dir)
-        if folder.is_dir() and any(folder.iterdir()):
-            line = f"error: the sweep folder {folder} is not empty: choose another with hydra.sweep.dir=<folder>"
-            print(line, file=sys.stderr)  # Hydra turns an exception in a callback into a warning
-            sys.exit(2)
+        """Claim the folder of the sweep and store the command line.
+
+        A folder that is not empty is refused, unless it is that of the sweep to resume: jobs would be mixed up.
+        """
+        folder = self._folder = Path(config.hydra.sweep.dir).absolute()
+        resumed = OmegaConf.select(config, RESUME) is not None
+        try:
+            if not resumed and folder.is_dir() and any(folder.iterdir()):
+                raise UsageError(f"the sweep folder {config.hydra.sweep.dir} is not empty: {CHOOSE_ANOTHER}")
+            with naming(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+            take_lock(folder)
+            if not resumed:
+                begin_plan(folder, self._program, sys.argv[1:])
+            self._progress = SweepProgress(folder)
+        except LipformerError as error:  # Hydra turns an exception in a callback into a warning
+            print(f"error: {error}", file=sys.stderr)
+            sys.exit(error.exit_code)
+        _settle_folder(config, folder)
+        if config.hydra.runtime.choices["hydra/launcher"] != "basic":
+            self._progress.watch()
+        SweepReport.running = self
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """Write the overrides of the job into its folder, however it ended, for the report."""
-        if config.hydra.mode == RunMode.MULTIRUN:
-            folder = Path(config.hydra.runtime.output_dir)
-            overrides = OmegaConf.create(list(job_return.overrides or []))
-            replace_text(folder / layout.OVERRIDES, OmegaConf.to_yaml(overrides))
+        """Say how far the sweep is, if its jobs run in this process."""
+        if self._progress is not None and SweepReport.running is self:
+            self._progress.update()
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
-        """Read the ``status.json`` of every job and report."""
-        jobs = list_jobs(Path(config.hydra.sweep.dir))
-        # In a file or a pipe lines are not folded: a folded path cannot be searched for.
-        Console(width=None if sys.stdout.isatty() else WIDE).print(sweep_table(jobs))
-        _gather_claims(Path(config.hydra.sweep.dir), jobs)
+        """Read the ``status.json`` of every job, report, and exit with a code other than 0 unless all jobs finished."""
+        jobs = self.close()
         statuses = {job.outcome.status for job in jobs}
         if statuses - {"finished", "diverged"}:
             sys.exit(1)
         if "diverged" in statuses:
             sys.exit(3)
 
+    def close(self) -> list[SweepJob]:
+        """End the sweep in this process, wherever it stands: print the table and how to go on; return the jobs."""
+        SweepReport.running = None
+        if self._progress is not None:
+            self._progress.close()
+        jobs = read_jobs(self._folder)
+        if jobs:
+            # In a file or a pipe lines are not folded: a folded path cannot be searched for.
+            Console(width=None if sys.stdout.isatty() else WIDE).print(sweep_table(jobs))
+            _gather_claims(self._folder, jobs)
+            if any(job.outcome.status not in FINAL for job in jobs):
+                print(f"go on with: python {self._program}.py -m {RESUME}={shlex.quote(str(self._folder))}")
+        else:  # no job could be composed
+            for name in (layout.SWEEP_PLAN, layout.LOCK):
+                (self._folder / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                self._folder.rmdir()
+        release_lock(self._folder)
+        return jobs
 
-@dataclass(frozen=True)
-class Job:
-    """A job of a sweep.
 
-    Attributes:
-        name: name of its folder.
-        overrides: its overrides, as they were typed.
-        outcome: how it ended.
-        task: the task of its run.
-    """
-
-    name: str
-    overrides: list[str]
-    outcome: Outcome
-    task: Task = LANGUAGE
+def _settle_folder(config: DictConfig, folder: Path) -> None:
+    """Put the folder itself in place of its pattern, which another process that composes a job cannot resolve."""
+    with read_write(config), open_dict(config):
+        config.hydra.sweep.dir = str(folder)
+        config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted(folder)}")
 
 
-def _gather_claims(sweep: Path, jobs: Sequence[Job]) -> None:
+def _gather_claims(sweep: Path, jobs: Sequence[SweepJob]) -> None:
     """Write ``claims.html`` for the jobs that tested claims, if there are any."""
-    studies = [(_study_name(job), sweep / job.name) for job in jobs]
+    studies = [(_study_name(job), job.folder) for job in jobs]
     studies = [(name, folder) for name, folder in studies if (folder / layout.CLAIMS).is_file()]
     if studies:
         from lipformer.studies.claims_page import write_claims_page
@@ -82,22 +130,11 @@ def _gather_claims(sweep: Path, jobs: Sequence[Job]) -> None:
         print(f"claims and figures: {write_claims_page(studies, sweep / layout.CLAIMS_PAGE)}")
 
 
-def _study_name(job: Job) -> str:
+def _study_name(job: SweepJob) -> str:
     return next((text.removeprefix("study=") for text in job.overrides if text.startswith("study=")), job.name)
 
 
-def list_jobs(sweep: Path) -> list[Job]:
-    """Return the jobs of a sweep, in order."""
-    folders = sorted((f for f in sweep.iterdir() if f.is_dir()), key=lambda f: (len(f.name), f.name))
-    jobs = []
-    for folder in folders:
-        overrides = read_overrides(folder / layout.OVERRIDES) or []
-        task = task_of(read_config(folder / layout.CONFIG))
-        jobs.append(Job(folder.name, overrides, read_outcome(folder) or NEVER_ENDED, task))
-    return jobs
-
-
-def sweep_table(jobs: list[Job]) -> Table:
+def sweep_table(jobs: list[SweepJob]) -> Table:
     """Return a table of the jobs with the overrides in which they differ; the best job of each task is marked."""
     objectives = list(dict.fromkeys(job.task.objective for job in jobs)) or [LANGUAGE.objective]
     caption = "; ".join(f"{objective.unit}: {objective.long}" for objective in objectives)

@@ -5,14 +5,17 @@ import json
 import logging
 import math
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from omegaconf import OmegaConf
 
 from lipformer.errors import UsageError, WriteError
 from lipformer.runs import layout
 from lipformer.runs.lock import release_lock, take_lock
 from lipformer.runs.outcome import Outcome, read_outcome
+from lipformer.runs.plain_files import read_overrides
 from lipformer.system.atomic import replace_text
 from lipformer.system.ranks import rank
 from lipformer.system.signals import Terminated, ending_signals
@@ -35,6 +38,29 @@ def claim_folder(folder: Path) -> None:
         occupied = outcome is not None and outcome.status != "running"
     if occupied:
         raise UsageError(f"the run folder {folder} is not empty: choose another with hydra.run.dir=<folder>")
+
+
+def claim_job_folder(folder: Path, overrides: Sequence[str]) -> None:
+    """Claim a folder for a job of a sweep, which goes on in it if it is its own, and store the job's overrides.
+
+    Args:
+        folder: the run folder.
+        overrides: as they were typed, by which a folder is recognised as the job's own.
+
+    Raises:
+        UsageError: the folder is that of another job, or of another run.
+    """
+    file = folder / layout.OVERRIDES
+    if any(folder.iterdir()) and read_overrides(file) != list(overrides):
+        raise UsageError(f"the run folder {folder} is not empty: give each job one of its own with hydra.sweep.subdir")
+    if not file.exists():
+        replace_text(file, OmegaConf.to_yaml(OmegaConf.create(list(overrides))))
+
+
+def forget_attempt(folder: Path) -> None:
+    """Delete the metrics of an attempt that left no checkpoint, since the next one begins at the first step again."""
+    for name in (layout.METRICS_CSV, layout.METRICS_JSON):
+        (folder / name).unlink(missing_ok=True)
 
 
 def write_metrics(folder: Path, metrics: dict[str, Any]) -> None:

@@ -1,15 +1,18 @@
 """The lock of a run folder: it names the process of the run, so that a reader can tell whether it is running."""
 
+import contextlib
 import json
 import os
 import socket
 import subprocess
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from lipformer.errors import UsageError
 from lipformer.runs.layout import LOCK
+from lipformer.runs.plain_files import read_json
 from lipformer.system.atomic import naming
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -60,20 +63,55 @@ def this_process() -> Process:
 
 
 def take_lock(folder: Path) -> None:
-    """Lock `folder` for the run of this process.
+    """Lock `folder` for the run of this process; a lock whose process has gone is taken over.
 
     Raises:
-        UsageError: another process has locked it.
+        UsageError: another process has locked it, or may have: one of another machine, or a broken lock.
         WriteError: the file cannot be written.
     """
     file = folder / LOCK
-    with naming(file):
+    with naming(file), _alone(folder):
+        if file.exists():
+            holder = lock_holder(folder)
+            if holder is None or holder.is_alive() is not False:
+                raise _in_use(file, holder)
+            file.unlink()
+        _write_lock(file)
+
+
+def _write_lock(file: Path) -> None:
+    """Make the lock with its content at once, so that a kill leaves no broken one."""
+    beside = file.with_name(f".{file.name}.{os.getpid()}.part")
+    try:
+        beside.write_text(json.dumps(asdict(this_process())), encoding="utf-8")
         try:
-            with file.open("x", encoding="utf-8") as stream:
-                json.dump(asdict(this_process()), stream)
+            os.link(beside, file)
         except FileExistsError as error:
-            holder = lock_holder(folder) or "another process"
-            raise UsageError(f"the run folder {folder} is in use by {holder}: choose another") from error
+            raise _in_use(file, lock_holder(file.parent)) from error
+        except OSError:  # no hard links here
+            os.replace(beside, file)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _in_use(file: Path, holder: Process | None) -> UsageError:
+    where = f"the folder {file.parent} is in use by {holder or 'another process'}"
+    if holder is not None and holder.is_alive():
+        return UsageError(f"{where}: choose another")
+    return UsageError(f"{where}: choose another, or delete {file} if that process has gone")
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes out of the block, on systems that can lock a folder: two may find the same dead lock."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(ImportError, OSError):  # Windows; file systems without locks
+            import fcntl
+
+            number = os.open(folder, os.O_RDONLY)
+            stack.callback(os.close, number)  # which unlocks it
+            fcntl.flock(number, fcntl.LOCK_EX)
+        yield
 
 
 def release_lock(folder: Path) -> None:
@@ -83,10 +121,10 @@ def release_lock(folder: Path) -> None:
 
 def lock_holder(folder: Path) -> Process | None:
     """Return the process that holds the lock of a run folder, or held it when it was killed; None if there is none."""
+    told: Any = read_json(folder / LOCK)
     try:
-        told: Any = json.loads((folder / LOCK).read_text(encoding="utf-8"))
         fields = {name: told[name] for name in Process.__annotations__}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (TypeError, KeyError):
         return None
     whole = all(type(fields[name]) is kind for name, kind in Process.__annotations__.items())
     return Process(**fields) if whole else None

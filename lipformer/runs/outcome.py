@@ -12,6 +12,9 @@ from lipformer.runs.plain_files import read_json
 from lipformer.system.atomic import naming, replace_text
 from lipformer.system.signals import EXIT_CODES, Terminated
 
+FINAL = ("finished", "diverged", "failed")
+"""The statuses of a job that has come to its end; one with any other status can go on."""
+
 
 @dataclass
 class Outcome:

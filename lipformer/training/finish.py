@@ -13,7 +13,6 @@ from lipformer.system.ranks import rank
 from lipformer.system.signals import Terminated
 from lipformer.training.parts import Training
 from lipformer.training.publish import publish_figures
-from lipformer.training.resume import prepend_metrics
 from lipformer.training.summary import print_summary
 
 log = logging.getLogger(__name__)
@@ -26,7 +25,7 @@ def best_score(training: Training) -> float | None:
 
 
 def finish(training: Training, folder: Path, ended: Outcome) -> None:
-    """Write ``metrics.json``, complete ``metrics.csv``, print the summary and draw the figures.
+    """Write ``metrics.json``, print the summary and draw the figures.
 
     Args:
         training: the training that has ended.
@@ -40,8 +39,6 @@ def finish(training: Training, folder: Path, ended: Outcome) -> None:
     metrics = final_metrics(training, ended.best, latest)
     try:
         write_metrics(folder, metrics)
-        if training.resumed is not None and rank() == 0:
-            prepend_metrics(folder, training.resumed.path, training.resumed.step)
     except WriteError as error:
         if ended.exit_code == 0:
             raise

@@ -2,17 +2,18 @@
 
 import copy
 import logging
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lipformer.assembly.build import check_targets
-from lipformer.assembly.checkpoint import find_checkpoint, read_checkpoint, rebuild_run
+from lipformer.assembly.checkpoint import find_checkpoint, is_whole, read_checkpoint, rebuild_run
 from lipformer.config import typed_keys
 from lipformer.data.fingerprint import Fingerprint
 from lipformer.data.vocabulary import Vocabulary
@@ -23,6 +24,7 @@ from lipformer.runs.metric_names import named_today
 from lipformer.runs.metrics_csv import EPOCH, STEP, read_rows, write_rows
 from lipformer.runs.plain_files import read_config
 from lipformer.runs.record import has_old_layer_names
+from lipformer.system.atomic import replacing
 from lipformer.training.resume_changes import may_change, refuse_changes
 
 log = logging.getLogger(__name__)
@@ -40,6 +42,10 @@ RESUMABLE = {
     "CharDataModule": dict,
     "pytorch-lightning_version": str,
 }
+
+
+class NothingLeft(UsageError):
+    """The training to be continued has reached its end."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +104,39 @@ def resume_run(config: DictConfig, hydra: HydraConf) -> Resumed:
     return Resumed(path, run.model, run.vocabulary, run.step, continued, run.fingerprints)
 
 
+def continue_in_place(config: DictConfig, hydra: HydraConf, folder: Path) -> Resumed | None:
+    """Return the run in `folder`, to be continued there; None if it left no checkpoint that training can go on from.
+
+    A run that was killed after its last step has to repeat those since the checkpoint before, or all of them: what it
+    writes at its end is not in a checkpoint.
+
+    Args:
+        config: the configuration that Hydra composed.
+        hydra: Hydra's own configuration, which lists the overrides that were typed.
+        folder: the run folder, which this process has locked.
+
+    Raises:
+        CheckpointError: a checkpoint was altered.
+        UsageError: an override would change something that the checkpoint fixes.
+    """
+    last, previous = (folder / layout.CHECKPOINTS / name for name in (layout.LAST, layout.PREVIOUS))
+    if not is_whole(last) and is_whole(previous):
+        # A damaged `last` must not become `previous` when the next one is saved.
+        with previous.open("rb") as original, replacing(last) as copy:
+            shutil.copyfileobj(original, copy)
+        log.warning("%s was missing or damaged: %s is in its place", last, previous)
+    for path in (last, previous):
+        if is_whole(path):
+            named = OmegaConf.merge(config, {"resume": str(path)})
+            try:
+                resumed = resume_run(cast(DictConfig, named), hydra)
+            except NothingLeft:
+                continue
+            resumed.config.resume = config.resume  # which names the run that the job itself continued, if any
+            return resumed
+    return None
+
+
 def _continued(config: DictConfig, stored: Mapping[str, Any], free: list[str], path: Path) -> DictConfig:
     """Return the stored configuration with the typed values of the keys in `free`, None for a key removed by ``~key``.
 
@@ -141,20 +180,28 @@ def _check_room_to_train(checkpoint: Mapping[str, Any], options: Mapping[str, An
     for key, done in (("step", checkpoint["global_step"]), ("epoch", epoch)):
         limit = options[f"max_{key}s"]
         if limit != -1 and done >= limit:
-            raise UsageError(f"resume={path}: it stands at {key} {done} and trainer.max_{key}s={limit}; raise that")
+            raise NothingLeft(f"resume={path}: it stands at {key} {done} and trainer.max_{key}s={limit}; raise that")
 
 
-def prepend_metrics(folder: Path, resume_from: Path, step: int) -> None:
-    """Put the old run's rows of ``metrics.csv``, up to the checkpoint's step, before those of `folder`.
+def carry_metrics(folder: Path, resume_from: Path, step: int) -> None:
+    """Put the rows of ``metrics.csv`` of the run that is continued, up to the checkpoint's step, into `folder`.
 
+    That may be the same folder; rows after the checkpoint are then removed, since those steps are taken once more.
     Metrics of an older run get their names of today.
     """
     home = layout.run_folder_of(resume_from)
-    old, new = home / layout.METRICS_CSV, folder / layout.METRICS_CSV
-    if not old.is_file():
+    if not (home / layout.METRICS_CSV).is_file():
         return
     name = named_today if has_old_layer_names(read_config(home / layout.CONFIG)) else str
-    before = [{name(key): cell for key, cell in row.items()} for row in read_rows(old) if int(row[STEP]) < step]
-    rows = before + read_rows(new)
-    names = {name for row in rows for name in row} - {EPOCH, STEP}
-    write_rows(new, [EPOCH, STEP, *sorted(names)], rows)
+    before = (row for row in read_rows(home / layout.METRICS_CSV) if _precedes(row, step))
+    rows = [{name(key): cell for key, cell in row.items()} for row in before]
+    names = {EPOCH, STEP}.union(*rows)
+    write_rows(folder / layout.METRICS_CSV, sorted(names), rows)  # in the order in which the logger adds to it
+
+
+def _precedes(row: Mapping[str, str], step: int) -> bool:
+    """Return whether a row is of a step before `step`; one without a step is left out."""
+    try:
+        return int(row[STEP]) < step
+    except (KeyError, ValueError):
+        return False

@@ -11,7 +11,7 @@ from lipformer.runs.differences import spell
 # Groups and keys that may differ in a continued run: how long and where it trains, where its text and its logs are. All
 # others describe the state in the checkpoint (weights, optimizer, position in the data): to change them would have no
 # effect, or make the state unusable.
-FREE_GROUPS = ("trainer", "callbacks", "logger")
+FREE_GROUPS = ("trainer", "callbacks", "logger", "sweep")
 FREE_KEYS = (
     "name",
     "resume",

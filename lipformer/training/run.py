@@ -24,7 +24,7 @@ from lipformer.training.environment import describe_environment
 from lipformer.training.finish import best_score, finish
 from lipformer.training.loggers.choices import finished
 from lipformer.training.parts import Training, build_training
-from lipformer.training.resume import Resumed
+from lipformer.training.resume import Resumed, carry_metrics
 from lipformer.training.threads import choose_threads
 from lipformer.training.trainer import devices_here
 
@@ -60,7 +60,7 @@ def run_training(
     Raises:
         LipformerError: a part of the training cannot be built as configured, or the training diverged or was pruned.
     """
-    prepare(settings, config, folder)
+    prepare(settings, config, folder, resumed)
     training = build_training(settings, config, folder, resumed, trial)
     environment = describe_environment(seed=settings.seed, fingerprints=training.data.fingerprints, command=command)
     add_environment(folder, environment)
@@ -79,10 +79,12 @@ def run_training(
     return outcome.best
 
 
-def prepare(settings: TrainConfig, config: dict[str, Any], folder: Path) -> None:
-    """Write ``config.yaml`` (the first rank does), and set the number of CPU threads."""
+def prepare(settings: TrainConfig, config: dict[str, Any], folder: Path, resumed: Resumed | None) -> None:
+    """Write ``config.yaml`` and the rows of the run that is continued, on the first rank, and set the CPU threads."""
     if rank() == 0:
         replace_text(folder / layout.CONFIG, OmegaConf.to_yaml(OmegaConf.create(config)))
+        if resumed is not None:
+            carry_metrics(folder, resumed.path, resumed.step)
     here = devices_here(config["trainer"])
     threads = choose_threads(
         config["trainer"]["threads"],

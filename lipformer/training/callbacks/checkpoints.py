@@ -78,7 +78,7 @@ class BestCheckpoint(FiniteCheckpoint):
             return
         new = Path(self.dirpath) / BEST
         Path(self.dirpath).mkdir(parents=True, exist_ok=True)
-        if rank() == 0:
+        if rank() == 0 and old.absolute() != new.absolute():  # a job of a sweep goes on in its own folder
             with old.open("rb") as original, replacing(new) as copy:
                 shutil.copyfileobj(original, copy)
         score = state_dict["best_model_score"]

@@ -6,7 +6,7 @@ from pytorch_lightning.loggers import CSVLogger
 from pytorch_lightning.loggers.csv_logs import ExperimentWriter
 from pytorch_lightning.loggers.logger import rank_zero_experiment
 
-from lipformer.runs.metrics_csv import read_rows, write_rows
+from lipformer.runs.metrics_csv import read_rows, read_table, write_rows
 from lipformer.system.atomic import naming
 
 
@@ -14,7 +14,7 @@ class MetricsCsv(CSVLogger):
     """Lightning's CSV logger with a writer whose file is always whole.
 
     When a metric is logged for the first time, the file is written anew with the longer header, beside its place, and
-    then renamed. Errors name the file.
+    then renamed. A file that is there, of the run that is continued, is added to. Errors name the file.
     """
 
     @property
@@ -27,7 +27,11 @@ class MetricsCsv(CSVLogger):
 
 
 class _Writer(ExperimentWriter):
-    """Lightning's writer, which replaces the file whole or not at all."""
+    """Lightning's writer, which adds to a file that is there, and replaces it whole or not at all."""
+
+    def _check_log_dir_exists(self) -> None:
+        """Read the names of a file that is there, which Lightning would delete."""
+        self.metrics_keys = read_table(Path(self.metrics_file_path))[0]
 
     def save(self) -> None:
         with naming(Path(self.metrics_file_path)):

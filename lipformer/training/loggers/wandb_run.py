@@ -17,6 +17,7 @@ from pytorch_lightning.utilities import rank_zero_only
 from lipformer.runs import layout, quantities
 from lipformer.runs.metric_names import TOKENS, VALID, metric_name
 from lipformer.runs.outcome import Outcome
+from lipformer.runs.plain_files import read_json
 from lipformer.system.atomic import replace_text
 from lipformer.tasks import Task, task_of
 from lipformer.training.loggers.wandb_mode import describe_run, first_line, no_reports_to_wandb
@@ -137,7 +138,7 @@ class WandbRunLogger(WandbLogger):
     def _init(self) -> Any:
         import wandb
 
-        earlier = earlier_run_id(self._config["resume"]) if self._online else None
+        earlier = earlier_run_id(self._folder, self._config["resume"]) if self._online else None
         return wandb.init(
             project=self._project,
             entity=self._entity,
@@ -191,13 +192,19 @@ def extremes(task: Task) -> dict[str, str]:
     return {**{metric_name(VALID, measure.name): "min" for measure in task.measures}, **watched}
 
 
-def earlier_run_id(resume: str | None) -> str | None:
-    """Return the id of the online wandb run of `resume`, a run folder or a checkpoint in one; None if none."""
-    if resume is None:
-        return None
-    path = Path(resume).absolute()
-    note = (path if path.is_dir() else layout.run_folder_of(path)) / layout.WANDB_RUN
-    return json.loads(note.read_text())["id"] if note.is_file() else None
+def earlier_run_id(folder: Path, resume: str | None) -> str | None:
+    """Return the id of the online wandb run to be continued; None if there is none.
+
+    Args:
+        folder: the run folder, in which a job of a sweep goes on.
+        resume: the run that is continued in a new folder: its folder, or a checkpoint in it.
+    """
+    notes = [folder / layout.WANDB_RUN]
+    if resume is not None:
+        path = Path(resume).absolute()
+        notes.append((path if path.is_dir() else layout.run_folder_of(path)) / layout.WANDB_RUN)
+    told = next((read_json(note) for note in notes if note.is_file()), None)
+    return told.get("id") if isinstance(told, dict) else None
 
 
 def _forget_the_client() -> None:

@@ -1,0 +1,149 @@
+"""The folder of a sweep: its plan, which is stored before the first job begins, and its jobs, however far they are."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lipformer.errors import UsageError
+from lipformer.runs import layout
+from lipformer.runs.outcome import FINAL, Outcome, read_outcome
+from lipformer.runs.plain_files import read_config, read_json, read_overrides
+from lipformer.system.atomic import replace_text
+from lipformer.tasks import LANGUAGE, Task, task_of
+
+WAITING = "waiting"
+"""The status of a job that has not begun."""
+NEVER_ENDED = Outcome("failed", 1, f"it left no {layout.STATUS}: it was killed, or never began")
+"""The outcome of a job without status in a sweep that stored no plan, as those of version 0.1.0."""
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What a sweep was started with, and its jobs.
+
+    Attributes:
+        program: `layout.TRAIN` or `layout.EVALUATE`.
+        arguments: the command line, without the flag ``-m`` and without what holds for one call only (`of_one_call`).
+        directory: the directory that it was started in, which relative paths in its arguments start from.
+        jobs: the overrides of each job, by its number. A search adds its jobs one by one.
+    """
+
+    program: str
+    arguments: list[str]
+    directory: str
+    jobs: list[list[str]]
+
+
+@dataclass(frozen=True)
+class SweepJob:
+    """A job of a sweep.
+
+    Attributes:
+        number: its place in the sweep, from 0.
+        folder: its run folder, which may not exist yet.
+        overrides: its overrides, as they were typed.
+        outcome: how it ended, or that it is running, or `WAITING`.
+        task: the task of its run.
+    """
+
+    number: int
+    folder: Path
+    overrides: list[str]
+    outcome: Outcome
+    task: Task = LANGUAGE
+
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return self.folder.name
+
+
+def of_one_call(argument: str) -> bool:
+    """Return whether an argument says how this call treats the sweep, and not what the sweep consists of."""
+    key = argument.lstrip("+~").partition("=")[0]
+    return key in ("sweep.resume", "sweep.retry_failed", "hydra.sweep.dir")
+
+
+def without_sweep_keys(overrides: Sequence[str]) -> list[str]:
+    """Return overrides without those of the sweep itself, which are none of a job's."""
+    keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
+    return [text for text, key in zip(overrides, keys, strict=True) if key.partition(".")[0] != "sweep"]
+
+
+def write_plan(sweep: Path, plan: SweepPlan) -> None:
+    """Store the plan in the folder of the sweep.
+
+    Raises:
+        WriteError: the file cannot be written.
+    """
+    replace_text(sweep / layout.SWEEP_PLAN, json.dumps(asdict(plan), indent=2) + "\n")
+
+
+def read_plan(sweep: Path) -> SweepPlan | None:
+    """Return the plan in the folder of a sweep; None if there is none.
+
+    Raises:
+        UsageError: the file is there, but damaged.
+    """
+    file = sweep / layout.SWEEP_PLAN
+    if not file.is_file():
+        return None
+    told = read_json(file)
+    try:
+        plan = SweepPlan(**told)
+        texts: list[Any] = [plan.program, plan.directory, *plan.arguments]
+        texts += [override for job in plan.jobs for override in job]
+        if isinstance(plan.arguments, list) and isinstance(plan.jobs, list) and all(type(t) is str for t in texts):
+            return plan
+    except TypeError:  # other keys, or values that cannot be iterated
+        pass
+    raise UsageError(f"{file} is damaged: it does not hold the plan of a sweep; start the sweep anew")
+
+
+def read_jobs(sweep: Path) -> list[SweepJob]:
+    """Return the jobs of a sweep, in order, whatever the state of their folders.
+
+    Args:
+        sweep: the folder of the sweep.
+
+    Raises:
+        UsageError: its plan is damaged.
+    """
+    folders = sorted((f for f in sweep.iterdir() if f.is_dir()), key=lambda f: (len(f.name), f.name))
+    typed = {folder: read_overrides(folder / layout.OVERRIDES) for folder in folders}
+    plan = read_plan(sweep)
+    if plan is None:
+        begun = [folder for folder in folders if typed[folder] is not None or (folder / layout.STATUS).is_file()]
+        return [
+            SweepJob(number, folder, typed[folder] or [], read_outcome(folder) or NEVER_ENDED, _task(folder))
+            for number, folder in enumerate(begun)
+        ]
+    jobs = []
+    for number, overrides in enumerate(plan.jobs):
+        folder = sweep / str(number)
+        if typed.get(folder) != overrides:  # hydra.sweep.subdir may name it otherwise
+            folder = next((other for other in folders if typed[other] == overrides), folder)
+        typed.pop(folder, None)
+        folders = [other for other in folders if other != folder]
+        outcome = read_outcome(folder) or Outcome(WAITING, None)
+        jobs.append(SweepJob(number, folder, overrides, outcome, _task(folder)))
+    return jobs
+
+
+def _task(folder: Path) -> Task:
+    return task_of(read_config(folder / layout.CONFIG))
+
+
+def settled(folder: Path, *, retry_failed: bool = False) -> Outcome | None:
+    """Return the outcome of a job that needs no further work; None if it has to begin or to go on.
+
+    Args:
+        folder: the run folder of the job.
+        retry_failed: whether a job that failed is to be repeated.
+    """
+    outcome = read_outcome(folder)
+    if outcome is None or outcome.status not in FINAL:
+        return None
+    return None if outcome.status == "failed" and retry_failed else outcome
