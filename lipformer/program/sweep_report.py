@@ -87,7 +87,7 @@ class SweepReport(Callback):
         """Read the ``status.json`` of every job, report, and exit with a code other than 0 unless all jobs finished."""
         jobs = self.close()
         statuses = {job.outcome.status for job in jobs}
-        if statuses - {"finished", "diverged"}:
+        if statuses - {"finished", "pruned", "diverged"}:
             sys.exit(1)
         if "diverged" in statuses:
             sys.exit(3)

@@ -12,7 +12,7 @@ from lipformer.runs.plain_files import read_json
 from lipformer.system.atomic import naming, replace_text
 from lipformer.system.signals import EXIT_CODES, Terminated
 
-FINAL = ("finished", "diverged", "failed")
+FINAL = ("finished", "pruned", "diverged", "failed")
 """The statuses of a job that has come to its end; one with any other status can go on."""
 
 
