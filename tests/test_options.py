@@ -280,9 +280,16 @@ def test_help_shows_every_option_with_its_meaning():
 def test_help_of_evaluate_says_what_each_key_means():
     from lipformer.config.listing import list_options
 
+    register()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         shown = list_options(compose("evaluate")).splitlines()
-    own = ("study:", "  _target_:", "generate:", *(f"  {key}:" for key in ("dir", "train", "valid", "test", "unknown")))
+    own = (
+        "study:",
+        "sweep:",
+        "  _target_:",
+        "generate:",
+        *(f"  {key}:" for key in ("dir", "train", "valid", "test", "unknown")),
+    )
     assert [line for line in shown if "  # " not in line and not line.startswith(own)] == []
     assert any(line.startswith("data:") and "null: as it was trained with" in line for line in shown)
 

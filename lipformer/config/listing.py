@@ -19,13 +19,9 @@ def groups(program: str) -> list[Path]:
     Args:
         program: ``train``, or ``evaluate``, which has only the groups of studies and of sweeps.
     """
-    folders = sorted(folder for folder in conf_dir().iterdir() if folder.is_dir())
+    folders = sorted(folder for folder in conf_dir().iterdir() if folder.is_dir() and folder.name not in OWN_TO_HYDRA)
     evaluate = ("study", "sweep")
-    return (
-        [folder for folder in folders if folder.name in evaluate]
-        if program == "evaluate"
-        else [folder for folder in folders if folder.name != "study"]
-    )
+    return [f for f in folders if (f.name in evaluate if program == "evaluate" else f.name != "study")]
 
 
 def list_groups(program: str) -> str:

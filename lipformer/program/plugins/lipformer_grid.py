@@ -2,11 +2,9 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
@@ -18,17 +16,6 @@ from omegaconf import DictConfig
 
 from lipformer.program.sweep_plan import as_launched, store_jobs
 from lipformer.runs.sweep import read_plan, without_sweep_keys
-
-
-@dataclass
-class GridSweeperConf:
-    """Options of `GridSweeper`, in the group ``hydra/sweeper``."""
-
-    _target_: str = "hydra_plugins.lipformer_grid.GridSweeper"
-    params: dict[str, str] | None = None
-
-
-ConfigStore.instance().store(group="hydra/sweeper", name="lipformer_grid", node=GridSweeperConf, provider="lipformer")
 
 
 class GridSweeper(Sweeper):
