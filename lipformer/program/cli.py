@@ -17,7 +17,7 @@ import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from lipformer.config import conf_dir, refuse_unread, register, to_plain, typed_keys, validate, without_unread
 from lipformer.config.renamed import refuse_old_spellings

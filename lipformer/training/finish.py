@@ -9,7 +9,6 @@ from lipformer.errors import WriteError
 from lipformer.runs.folder import write_metrics
 from lipformer.runs.metric_names import PARAMETERS, SECONDS, STEPS, TELEMETRY_SECONDS, TOKENS_PER_SECOND, TOKENS_SEEN
 from lipformer.runs.outcome import Outcome
-from lipformer.system.ranks import rank
 from lipformer.system.signals import Terminated
 from lipformer.training.parts import Training
 from lipformer.training.publish import publish_figures
