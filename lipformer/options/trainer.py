@@ -55,7 +55,9 @@ class TrainerOptions(Options):
         250, "optimizer steps between validations; the last step has one in any case", number(at_least=1)
     )
     log_every_steps: int = option(20, "optimizer steps between rows of training metrics", number(at_least=1))
-    deterministic: bool = option(False, "true: use only operations that give bitwise the same result each time")
+    deterministic: bool | None = option(
+        None, "true: use only operations that give bitwise the same result each time; null: on the CPU alone"
+    )
     compile: bool = option(False, "true: torch.compile the model; takes a minute at the start; needs regularizer=none")
     progress: str = option(
         "auto", "auto: rich in a terminal, plain lines elsewhere", one_of("auto", "rich", "plain", "none")

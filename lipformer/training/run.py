@@ -20,6 +20,7 @@ from lipformer.system.atomic import replace_text
 from lipformer.system.ranks import rank
 from lipformer.system.signals import Terminated, ending_signals
 from lipformer.tasks import Task
+from lipformer.training.determinism import flags_restored
 from lipformer.training.environment import describe_environment
 from lipformer.training.finish import best_score, finish
 from lipformer.training.loggers.choices import finished
@@ -34,6 +35,7 @@ LOST_PROCESS = re.compile(r"Connection (closed|reset) by peer")
 """Found in the error of torch's communication between processes when one of them has ended."""
 
 
+@flags_restored()
 def run_training(
     settings: TrainConfig,
     config: dict[str, Any],

@@ -49,7 +49,7 @@ def build_trainer(
             val_check_interval=options["val_every_steps"],
             check_val_every_n_epoch=None,
             log_every_n_steps=options["log_every_steps"],
-            deterministic=options["deterministic"],
+            deterministic=accelerator == "cpu" if options["deterministic"] is None else options["deterministic"],
             logger=[MetricsCsv(folder, name="", version=""), *loggers],
             callbacks=callbacks,
             default_root_dir=folder,
