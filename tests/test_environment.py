@@ -3,13 +3,14 @@
 import getpass
 import hashlib
 import json
+import os
 import socket
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 import torch
-from programs import ROOT, train, write_text
+from programs import ROOT, evaluate, train, write_text
 
 from lipformer.runs.environment import Environment, add_environment, read_environments
 from lipformer.system import machine
@@ -116,3 +117,53 @@ def test_the_processor_is_named(tmp_path, monkeypatch):
     assert machine.cpu_model() == "of another system"
     (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz \nflags\t: fpu\n")
     assert machine.cpu_model() == "Some CPU @ 2 GHz"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [(("trainer.deterministic=null",), True), (("trainer=auto", "trainer.accelerator=cpu"), True)]
+    + [((f"trainer.deterministic={value}",), value == "true") for value in ("true", "false")],
+)
+def test_the_cpu_is_deterministic_unless_told_otherwise_and_leaves_no_flag(arguments, expected, tmp_path, monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    text, folder = write_text(tmp_path / "text.txt"), tmp_path / "run"
+    torch.use_deterministic_algorithms(not expected, warn_only=True)  # as an earlier job of the process could leave it
+    try:
+        assert train(monkeypatch, *arguments, f"data.train={text}", f"hydra.run.dir={folder}") == 0
+        assert read_environments(folder)[-1].determinism["deterministic algorithms"] is expected
+        assert torch.are_deterministic_algorithms_enabled() is not expected
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+        assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_an_evaluation_records_it_too_and_warns_of_another_text(tmp_path, monkeypatch, capsys):
+    text = write_text(tmp_path / "text.txt")
+    assert train(monkeypatch, f"data.train={text}", f"hydra.run.dir={tmp_path / 'run'}") == 0
+    (trained,) = read_environments(tmp_path / "run")
+    warning = "this is another text than that of the training, do not compare their figures: valid was 5 lines, "
+
+    def evaluated(name, *arguments):
+        capsys.readouterr()
+        folder = tmp_path / name
+        options = (f"checkpoint={tmp_path / 'run'}", "split=valid", *arguments)
+        assert evaluate(monkeypatch, *options, f"hydra.run.dir={folder}") == 0
+        (found,) = read_environments(folder)
+        return found, capsys.readouterr().out
+
+    found, said = evaluated("same")
+    assert found.corpus == {"valid": trained.corpus["valid"]}
+    assert found.command.startswith("python evaluate.py checkpoint=")
+    assert "another text" not in said
+    lines = text.read_text().splitlines()
+    changed = tmp_path / "changed.txt"
+    changed.write_text("\n".join([*lines[:90], *lines[95:], *lines[90:95]]))
+    _, said = evaluated("asked for", f"data.train={changed}")
+    assert "another text" not in said
+    text.write_text(changed.read_text())
+    found, said = evaluated("changed")
+    assert warning in said
+    assert found.corpus["valid"]["sha256"] != trained.corpus["valid"]["sha256"]
+    found, _ = evaluated("written", "generate.samples=1", "generate.seed=5")
+    assert (found.seed, found.corpus) == (5, {})

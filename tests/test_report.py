@@ -155,6 +155,28 @@ def test_page_of_one_run_has_facts_links_and_no_table_of_runs(tmp_path):
     assert f"python evaluate.py checkpoint='{folder}' split=test" in page.words
 
 
+def environment(**changes):
+    """An entry of environment.json."""
+    plain = {"command": None, "seed": 0, "commits": {}, "threads": {}, "determinism": {}, "corpus": {}}
+    made = {"started": "2026-01-02T03:04:05+00:00", "versions": {"torch": "2.6"}, "machine": {"cpu": "one"}}
+    return {**plain, **made, **changes}
+
+
+def test_the_page_shows_what_runs_ran_in(tmp_path):
+    folders = two_runs(tmp_path / "runs", steps=400)
+    assert "there is no environment.json" in page_of(folders[:1], tmp_path / "one.html").words
+    (folders[0] / "environment.json").write_text(json.dumps([environment()]))
+    later = environment(versions={"torch": "2.7"}, command=HOSTILE)
+    (folders[1] / "environment.json").write_text(json.dumps([environment(), later]))
+    page = page_of(folders, tmp_path / "two.html")
+    assert "versions.torch 2.6 2.7" in page.words
+    assert "machine.cpu one one" not in page.words
+    assert "2 processes, the last one first" in page.words
+    assert page.words.count("machine.cpu: one") == 3
+    assert page.count("img") == 0
+    assert "environment.json" in page_of(folders[:1], folders[0] / "report.html").words
+
+
 def test_hostile_text_is_text(tmp_path):
     folder = two_runs(tmp_path / "runs", steps=400)[1]
     benign = page_of([folder], tmp_path / "benign.html")

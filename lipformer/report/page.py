@@ -5,6 +5,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from lipformer.report.style import run_style
 from lipformer.report.tables import NO_STATUS, certificate_table, differences_today, facts, runs_table, short
 from lipformer.report.text import visible
 from lipformer.runs import layout
-from lipformer.runs.differences import flat_config
+from lipformer.runs.differences import environment_differences, flat_config
 from lipformer.runs.metric_names import STABILITY
 from lipformer.runs.plain_files import read_overrides
 from lipformer.runs.record import RunRecord, name_runs
@@ -30,6 +31,7 @@ FILES = (
     layout.METRICS_CSV,
     layout.METRICS_JSON,
     layout.CONFIG,
+    layout.ENVIRONMENT,
     layout.STATUS,
     layout.SAMPLES,
     layout.CERTIFICATE,
@@ -86,6 +88,7 @@ def render(records: Sequence[RunRecord], folder: Path) -> str:
             certificates=[table for table in certificates if table is not None],
             no_telemetry=_why_no_telemetry(records),
             differences=differences_today(records),
+            environment_differences=environment_differences(records),
             short=short,
             data=embed_json(data),
             bokeh=Markup("\n".join(BOKEH.js_raw)),
@@ -111,6 +114,7 @@ def _run(record: RunRecord, name: str, number: int, folder: Path) -> dict[str, A
         "sentences": [str(sentence) for sentence in sentences] if isinstance(sentences, list) else [],
         "samples": {key: f"{samples[key]:,}" for key in SAMPLED if isinstance(samples.get(key), int | float)},
         "config": flat_config(record.config),
+        "environments": [flat_config(asdict(each)) for each in reversed(record.environments)],
         "folder": shown(record.folder),
         "links": _links(record.folder) if record.folder.absolute() == folder.absolute() else [],
         "commands": _commands(record.folder),

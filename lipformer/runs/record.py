@@ -12,6 +12,7 @@ import numpy as np
 
 from lipformer.errors import UsageError
 from lipformer.runs import layout
+from lipformer.runs.environment import Environment, read_environments
 from lipformer.runs.metric_names import OLD_LAYERS, OLD_MODELS, TOKENS, named_today
 from lipformer.runs.metrics_csv import EPOCH, STEP, read_table
 from lipformer.runs.outcome import Outcome, read_outcome
@@ -51,6 +52,7 @@ class RunRecord:
         series: the columns of ``metrics.csv``.
         samples: ``samples.json``, or None.
         certificate: ``certificate.json``, or None.
+        environments: ``environment.json``, the last one last.
     """
 
     folder: Path
@@ -60,6 +62,7 @@ class RunRecord:
     series: dict[str, Series]
     samples: dict[str, Any] | None
     certificate: dict[str, Any] | None
+    environments: tuple[Environment, ...] = ()
 
     @property
     def task(self) -> Task:
@@ -94,6 +97,7 @@ def read_record(folder: Path) -> RunRecord:
         series={name(metric): series for metric, series in read_series(folder / layout.METRICS_CSV).items()},
         samples=_read_json(folder / layout.SAMPLES),
         certificate=_read_certificate(folder / layout.CERTIFICATE, old_names),
+        environments=tuple(read_environments(folder)),
     )
 
 

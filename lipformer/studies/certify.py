@@ -31,7 +31,7 @@ from lipformer.runs import layout
 from lipformer.runs.folder import write_metrics
 from lipformer.runs.metric_names import CERTIFICATE, LOGITS, TRUNK, metric_name
 from lipformer.studies.evaluation import METRIC_PREFIX, metrics_table, split_metrics
-from lipformer.studies.loading import choose_device, open_run, open_split, split_loader
+from lipformer.studies.loading import choose_device, open_run, open_split, record_environment, split_loader
 from lipformer.system.atomic import replace_text, replacing
 from lipformer.system.terminal import BAD, tracked, wide_console
 from lipformer.tasks import LANGUAGE, task_of
@@ -103,6 +103,7 @@ class CertifyStudy:
                 f"certificate; take study.length={longest}, or leave such sentences out with "
                 f"max_length={certificate.length} (another protocol)"
             )
+        record_environment(folder, data)
         log.info("certifying %s on %s", run.path, data.protocol(split))
 
         radii, measured = certify_predictions(model, loader, certificate)

@@ -1,7 +1,9 @@
 """What a study of a trained model needs: the device, the run, and a split of its corpus."""
 
+import logging
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -11,9 +13,15 @@ from lipformer.assembly.checkpoint import Run, load_run
 from lipformer.config import EvaluateConfig
 from lipformer.data.corpus import Corpus, Split
 from lipformer.data.datamodule import CharDataModule
+from lipformer.data.fingerprint import changed_splits
 from lipformer.data.resumable_loader import ResumableLoader
 from lipformer.errors import DataError, UsageError
 from lipformer.modules import contracts
+from lipformer.runs.environment import add_environment
+from lipformer.system.source import typed_command
+from lipformer.training.environment import describe_environment
+
+log = logging.getLogger(__name__)
 
 
 def open_run(settings: EvaluateConfig) -> Run:
@@ -68,7 +76,25 @@ def open_split(run: Run, settings: EvaluateConfig) -> CharDataModule:
         vocabulary=run.vocabulary,
     )
     data.setup({"valid": "validate", "test": "test"}[split])
+    moved = any(value is not None for value in settings.data.values())  # another text may be meant
+    if not moved and (changed := changed_splits(run.fingerprints, data.fingerprints)):
+        log.warning("this is another text than that of the training, do not compare their figures: %s", changed)
     return data
+
+
+def record_environment(folder: Path, data: CharDataModule | None, seed: int | None = None) -> None:
+    """Write ``environment.json`` of an evaluation.
+
+    Args:
+        folder: the folder of the evaluation.
+        data: the text that is read, if any.
+        seed: the seed, if anything is random.
+
+    Raises:
+        WriteError: the file cannot be written.
+    """
+    fingerprints = {} if data is None else data.fingerprints
+    add_environment(folder, describe_environment(seed=seed, fingerprints=fingerprints, command=typed_command()))
 
 
 def split_loader(data: CharDataModule, split: Split) -> ResumableLoader:

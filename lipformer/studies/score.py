@@ -16,7 +16,7 @@ from lipformer.models.generate import sample
 from lipformer.runs import layout
 from lipformer.runs.folder import write_metrics
 from lipformer.studies.evaluation import METRIC_PREFIX, measure, metrics_table, split_metrics
-from lipformer.studies.loading import choose_device, open_run, open_split, split_loader
+from lipformer.studies.loading import choose_device, open_run, open_split, record_environment, split_loader
 from lipformer.system.atomic import replace_text
 from lipformer.system.terminal import wide_console
 from lipformer.tasks import task_of
@@ -64,6 +64,7 @@ def score(settings: EvaluateConfig, folder: Path) -> float:
     run = open_run(settings)
     run.model.to(device)
     data = open_split(run, settings)
+    record_environment(folder, data)
     split = cast(Split, settings.split)
     log.info("evaluating %s on %s", run.path, data.protocol(split))
     loader = split_loader(data, split)
@@ -86,6 +87,7 @@ def write_sentences(settings: EvaluateConfig, folder: Path) -> None:
     if not task.generates:
         raise UsageError(f"generate.samples={settings.generate.samples}: a model of task={task.name} writes no text")
     run.model.to(device)
+    record_environment(folder, None, settings.generate.seed)
     log.info("%s writes", run.path)
     generate = asdict(settings.generate)
     sentences = sample(run.model, run.vocabulary, **generate)
