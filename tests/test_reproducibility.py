@@ -145,9 +145,9 @@ def test_a_job_of_a_sweep_of_unlike_jobs_is_as_the_run_alone(text, tmp_path, mon
     """Telemetry's numbers are the same too, after jobs that end badly."""
     jobs = (*RUN, *WATCHED, "regularizer=none", f"data.train={text}")
     assert train(monkeypatch, *jobs, "attention=tied_l2", f"hydra.run.dir={tmp_path / 'alone'}") == 0
-    sweep = ("-m", "attention=dot_product,nothing,tied_l2", f"hydra.sweep.dir={tmp_path / 'sweep'}")
+    sweep = ("-m", "attention=dot_product,unfit,tied_l2", f"hydra.sweep.dir={tmp_path / 'sweep'}")
     (tmp_path / "own" / "attention").mkdir(parents=True)
-    (tmp_path / "own" / "attention" / "nothing.yaml").write_text("_target_: torch.nn.Identity\n")
+    (tmp_path / "own" / "attention" / "unfit.yaml").write_text("_target_: torch.nn.LayerNorm\n")
     own = f"hydra.searchpath=[file://{tmp_path / 'own'}]"
     assert train(monkeypatch, *jobs, *sweep, own) == 1
     assert_the_same(tmp_path / "alone", tmp_path / "sweep" / "2", watched=True)
