@@ -4,6 +4,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from programs import ROOT
 
 from lipformer.system import source
 from lipformer.system.source import code_commit, spell_command, typed_command, working_commit
@@ -54,6 +55,10 @@ def false_git(folder, monkeypatch, script):
 def test_a_command_can_be_typed_again(monkeypatch):
     monkeypatch.setattr("sys.argv", ["/usr/bin/lipformer-evaluate", "study=layer_norm"])
     assert typed_command() == "lipformer-evaluate study=layer_norm"
+    monkeypatch.setattr("sys.argv", [str(ROOT / "lipformer" / "program" / "train.py"), "depth=2"])
+    assert typed_command() == "lipformer train depth=2"
+    monkeypatch.setattr("sys.argv", [str(ROOT / "train.py"), "depth=2"])
+    assert typed_command() == "python train.py depth=2"
     assert spell_command("train.py", "name=a b", "depth=2") == "python train.py 'name=a b' depth=2"
 
 

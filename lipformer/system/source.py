@@ -10,11 +10,16 @@ SECONDS = 10
 """The longest that an answer of git is waited for."""
 ROOT = Path(__file__).parents[2]
 """The folder of the package, which is a checkout unless the package is installed."""
+COMMANDS = Path(__file__).parents[1] / "program"
+"""Where the programs that ``lipformer <command>`` runs are."""
 
 
 def typed_command() -> str:
     """Return the command line of this process in a form that can be typed at the root of a checkout."""
-    return spell_command(Path(sys.argv[0]).name, *sys.argv[1:])
+    program = Path(sys.argv[0])
+    if program.parent == COMMANDS:  # the command `lipformer` runs a module of this folder
+        return spell_command("lipformer", program.stem, *sys.argv[1:])
+    return spell_command(program.name, *sys.argv[1:])
 
 
 def spell_command(program: str, *arguments: str) -> str:
