@@ -24,6 +24,7 @@ from lipformer.options import (  # noqa: F401 - each makes its schemas known
     model,
     optimisation,
     parts,
+    search,
     study,
     sweep,
     trainer,

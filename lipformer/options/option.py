@@ -3,6 +3,7 @@
 import functools
 import numbers
 from collections.abc import Iterator, Mapping
+from copy import copy
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
 
@@ -29,8 +30,8 @@ def option(default: Any, meaning: str, check: Check | None = None) -> Any:
         check: the range; None if the type is enough.
     """
     metadata = {"meaning": meaning, "check": check}
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=metadata)
+    if isinstance(default, list | dict):
+        return field(default_factory=lambda: copy(default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 

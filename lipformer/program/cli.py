@@ -29,6 +29,7 @@ from lipformer.program.sweep_report import SweepReport
 from lipformer.runs import layout
 from lipformer.runs.folder import claim_folder, claim_job_folder, forget_attempt, recorded
 from lipformer.runs.outcome import Outcome, read_outcome
+from lipformer.runs.search import JobTrial, trial_of_job
 from lipformer.runs.sweep import settled, without_sweep_keys
 from lipformer.system.openmp import limit_spinning
 from lipformer.system.ranks import rank
@@ -76,7 +77,7 @@ def _train(config: DictConfig, folder: Path) -> float | None:
         from lipformer.training.run import run_training
 
         plain.update(without_unread(to_plain(config)))
-        return run_training(settings, plain, folder, outcome, resumed, command=_command())
+        return run_training(settings, plain, folder, outcome, resumed, trial=_trial(), command=_command())
 
 
 def _command() -> str:
@@ -102,6 +103,12 @@ def _resumed(config: DictConfig, folder: Path) -> Any:
     from lipformer.training.resume import resume_run
 
     return resume_run(config, HydraConfig.get())
+
+
+def _trial() -> JobTrial | None:
+    """Return the trial that this job is, if its sweep is a search."""
+    hydra_config = HydraConfig.get()
+    return trial_of_job(Path(hydra_config.sweep.dir), hydra_config.job.num) if _in_sweep() else None
 
 
 def _evaluate(config: DictConfig, folder: Path) -> float | None:

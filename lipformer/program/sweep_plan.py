@@ -17,6 +17,8 @@ from lipformer.runs.sweep import SweepPlan, of_one_call, read_plan, write_plan
 from lipformer.system.atomic import replace_text
 
 RESUME, RETRY_FAILED = "sweep.resume", "sweep.retry_failed"
+MAY_CHANGE = (RETRY_FAILED, "sweep.trials", "sweep.jobs")
+"""Keys that a resumed sweep may have other values of: they change none of its jobs."""
 FLAGS = ("-m", "--multirun")
 
 log = logging.getLogger(__name__)
@@ -87,8 +89,8 @@ def expand_resume(program: str, arguments: Sequence[str]) -> list[str]:
                 f"which cannot be entered ({error.strerror})"
             ) from error
         print(f"working in {plan.directory}, where the sweep was started")
-    retry = [argument for argument in arguments if argument.startswith(f"{RETRY_FAILED}=")]
-    return ["-m", *plan.arguments, *retry, f"{RESUME}={quoted(sweep)}", f"hydra.sweep.dir={quoted(sweep)}"]
+    changed = [argument for argument in arguments if _may_change(argument)]
+    return ["-m", *plan.arguments, *changed, f"{RESUME}={quoted(sweep)}", f"hydra.sweep.dir={quoted(sweep)}"]
 
 
 def quoted(path: Path) -> str:
@@ -102,11 +104,16 @@ def _lasting(arguments: Sequence[str]) -> list[str]:
     return [argument for argument in arguments if argument not in FLAGS and not of_one_call(argument)]
 
 
-def _refuse_other_overrides(typed: Sequence[str], plan: SweepPlan, sweep: str) -> None:
-    if not typed or sorted(typed) == sorted(plan.arguments):
+def _may_change(argument: str) -> bool:
+    return argument.partition("=")[0] in MAY_CHANGE
+
+
+def _refuse_other_overrides(arguments: Sequence[str], plan: SweepPlan, sweep: str) -> None:
+    typed, stored = ([text for text in texts if not _may_change(text)] for texts in (arguments, plan.arguments))
+    if not typed or sorted(typed) == sorted(stored):
         return
-    others = [argument for argument in typed if argument not in plan.arguments]
-    absent = [argument for argument in plan.arguments if argument not in typed]
+    others = [argument for argument in typed if argument not in stored]
+    absent = [argument for argument in stored if argument not in typed]
     what = f"{' '.join(others)}: not" if others else f"without {' '.join(absent)}: that is not"
     raise UsageError(
         f"{what} what this sweep was started with ({' '.join(plan.arguments)}); leave all overrides out beside "

@@ -22,6 +22,8 @@ if TYPE_CHECKING:  # slow to import, and an extra
 
 SEARCH, JOB, REPEATS, SURPLUS, STATUS, REASON = "search", "job", "repeats", "surplus", "status", "reason"
 """Attributes of a trial: its sweep, its job there, the trial it repeats, whether it is one too many, how it ended."""
+OVERRIDES = "overrides"
+"""Attribute of a study: what its trials have in common, and what is searched."""
 PATIENCE = 60
 """Seconds that a process waits while another one writes into the same SQLite file."""
 
@@ -121,6 +123,28 @@ class Trials:
         own = [t for t in self._all() if t.user_attrs.get(SEARCH) == self._search.id and SURPLUS not in t.user_attrs]
         return {t.user_attrs[JOB]: t for t in own}
 
+    def place(self, trial: "FrozenTrial") -> int:
+        """Return the number of trials that count and were made before `trial`."""
+        return sum(earlier.number < trial.number for earlier in self.counted())
+
+    def agree(self, overrides: Sequence[str]) -> None:
+        """Store what the study searches, or compare it with what another sweep has stored.
+
+        Args:
+            overrides: those of all trials; of what is searched, with the values to choose from.
+
+        Raises:
+            UsageError: the study searches something else.
+        """
+        stored = self._study.user_attrs.get(OVERRIDES)
+        if stored is None:
+            self._study.set_user_attr(OVERRIDES, list(overrides))
+        elif stored != list(overrides):
+            raise UsageError(
+                f"the study {self._search.study} is of {' '.join(stored)}, not {' '.join(overrides)}: give it another "
+                "name with sweep.study=<name>"
+            )
+
     def add(self, job: int, most: int) -> "FrozenTrial | None":
         """Make a trial for a job; None if there are `most` trials already, which other sweeps may have made."""
         if len(self.counted()) >= most:
@@ -130,7 +154,7 @@ class Trials:
 
     def discard_surplus(self, trial: "FrozenTrial", most: int) -> bool:
         """Return whether a trial is one too many, as two sweeps may each make the last one; it then counts no more."""
-        surplus = sum(earlier.number < trial.number for earlier in self.counted()) >= most
+        surplus = self.place(trial) >= most
         if surplus:
             self._storage.set_trial_user_attr(self._key(trial), SURPLUS, True)
             self._storage.set_trial_state_values(self._key(trial), self._optuna.trial.TrialState.FAIL)
