@@ -1,5 +1,5 @@
 .DEFAULT_GOAL := help
-.PHONY: help setup browser demo figures test test-all lint format bench wheel clean
+.PHONY: help setup browser demo figures test test-all faults lint format bench wheel clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -45,6 +45,9 @@ test: $(READY)  ## Run the tests
 
 test-all: $(READY)  ## Run the tests, the slow ones too
 	$(PYTEST)
+
+faults: $(READY)  ## Run the trials of docs/reliability.md, and count what survives
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m fault --count-faults=docs/data/reliability.csv
 
 lint: $(READY)  ## Check style, types, and that imports point down
 	$(BIN)/python -m ruff check .

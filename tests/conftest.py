@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from fault_counts import _told_kind, pytest_addoption, pytest_runtest_logreport, pytest_sessionfinish  # noqa: F401
 from hypothesis import settings
 from programs import start_train, write_text
 

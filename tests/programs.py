@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,9 @@ def write_text(path: Path, lines: int = 100) -> Path:
     return path
 
 
-def _argv(arguments: tuple[object, ...]) -> list[str]:
-    resumes = any(str(argument).startswith("resume=") for argument in arguments)
+def arguments_of(arguments: Sequence[object]) -> list[str]:
+    """Return `arguments` of train.py, Hydra's flags first, with those of a tiny run unless they continue one."""
+    resumes = any(str(argument).startswith(("resume=", "sweep.resume=")) for argument in arguments)
     other = any(str(argument).startswith("model=") for argument in arguments)  # which may have no attention
     tiny = [argument for argument in TINY if not (other and argument.startswith("attention="))]
     typed = [*([] if resumes else tiny), *map(str, arguments)]  # a continued run is as large as it was
@@ -48,7 +50,7 @@ def _argv(arguments: tuple[object, ...]) -> list[str]:
 def train(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     """Run train.py with `TINY` and `arguments` in this process; return its exit code."""
     monkeypatch.setenv(cli.FULL_ERROR, "0")  # the program sets it, and pytest is to put it back
-    monkeypatch.setattr(sys, "argv", ["train.py", *_argv(arguments)])
+    monkeypatch.setattr(sys, "argv", ["train.py", *arguments_of(arguments)])
     with pytest.raises(SystemExit) as exit_:
         cli.train()
     return exit_.value.code
@@ -66,7 +68,7 @@ def evaluate(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
 def start_train(*arguments: object, folder: Path, **environment: str) -> subprocess.Popen:
     """Start train.py with `TINY` and `arguments` in a process group of its own."""
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), *_argv(arguments)],
+        [sys.executable, str(ROOT / "train.py"), *arguments_of(arguments)],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,

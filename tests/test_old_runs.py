@@ -112,7 +112,7 @@ def test_a_run_between_the_versions_is_read_as_one_of_the_first(target, tmp_path
         config.write(f"model:\n  _target_: {target}\n")
     assert read_record(tmp_path / "run").series.keys() == read_record(OLD_RUNS / "convex").series.keys()
     (tmp_path / "new").mkdir()
-    carry_metrics(tmp_path / "new", tmp_path / "run" / "checkpoints" / "last.ckpt", 1000)
+    carry_metrics(tmp_path / "new", tmp_path / "run" / "checkpoints" / "last.ckpt", 1000, validated=True)
     header = (tmp_path / "new" / "metrics.csv").read_text().partition("\n")[0]
     assert "stability/unembedding/gradient_norm" in header
     assert "/head/" not in header

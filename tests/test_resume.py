@@ -157,7 +157,7 @@ def test_the_row_in_whose_middle_a_process_was_killed_is_left_out(tmp_path):
         (tmp_path / name).mkdir()
     (tmp_path / "old" / "metrics.csv").write_text("epoch,step,x\n0,0,1.5\n0,,2.5\n0,2,0.5\n0,1")
     for name in ("new", "old"):  # a job of a sweep goes on in its own folder
-        carry_metrics(tmp_path / name, tmp_path / "old" / "checkpoints" / "last.ckpt", step=2)
+        carry_metrics(tmp_path / name, tmp_path / "old" / "checkpoints" / "last.ckpt", step=2, validated=True)
         assert (tmp_path / name / "metrics.csv").read_text().splitlines() == ["epoch,step,x", "0,0,1.5"]
 
 

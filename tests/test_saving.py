@@ -1,6 +1,5 @@
 """Nothing is lost in saving: by a kill, by a full disk, or on another file system than the temporary folder's."""
 
-import contextlib
 import errno
 import json
 import os
@@ -11,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from faulty_train import fill
 from programs import ROOT, train, write_text
+from small_disk import disk_of_a_megabyte  # noqa: F401
 
 from lipformer.assembly.checkpoint import find_checkpoint, load_run, read_checkpoint
 from lipformer.errors import WriteError
@@ -218,30 +219,6 @@ def test_a_damaged_best_checkpoint_is_not_taken_along(tmp_path, monkeypatch):
 
 
 # --- a disk that fills -------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A file system of one megabyte."""
-    if os.geteuid() != 0:
-        pytest.skip("only root mounts a file system")
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
-    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("no file system can be mounted here")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
-def fill(disk, but):
-    """Leave `but` bytes of room."""
-    filler = os.open(disk / "filler", os.O_CREAT | os.O_WRONLY)
-    with contextlib.suppress(OSError):
-        while os.write(filler, bytes(4096)):
-            pass
-    os.truncate(filler, os.fstat(filler).st_size - but)
-    os.close(filler)
 
 
 def at_step(step, action, monkeypatch):

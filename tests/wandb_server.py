@@ -6,6 +6,8 @@ On this machine alone.
 import contextlib
 import gzip
 import json
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -13,6 +15,8 @@ from typing import Any
 
 FILE_STREAM = "file_stream"
 """What the requests with the rows of a run are called here; the others go by the name of their GraphQL operation."""
+RESET = "reset"
+"""The fault of a connection that is reset without an answer."""
 OPERATIONS = ("UpsertBucket", "RunResumeStatus", "UpsertView2", "Viewer", "GetDefaultEntity")
 
 
@@ -25,7 +29,8 @@ class WandbServer(ThreadingHTTPServer):
         exit_codes: for each run id that of its end.
         views: the variables of the requests that saved a workspace.
         asked: the names of all requests, in order.
-        faults: for each kind of request what becomes of it: a status to answer with, or None for no answer at all.
+        faults: for each kind of request what becomes of it: a status to answer with, None for no answer at all, or
+            `RESET`.
             Kinds are `FILE_STREAM`, the names of GraphQL operations, and ``*`` for all.
         entities: users and teams that may save workspaces.
         default_entity: of the account that asks.
@@ -39,7 +44,7 @@ class WandbServer(ThreadingHTTPServer):
         self.exit_codes: dict[str, int] = {}
         self.views: list[dict[str, Any]] = []
         self.asked: list[str] = []
-        self.faults: dict[str, int | None] = {}
+        self.faults: dict[str, int | str | None] = {}
         self.entities = ["us"]
         self.default_entity: str | None = "us"
         self.closing = threading.Event()
@@ -84,11 +89,15 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.read(int(self.headers["Content-Length"]))
         self._answer({})
 
-    def _fail(self, status: int | None) -> None:
+    def _fail(self, status: int | str | None) -> None:
         if status is None:
             self.server.closing.wait()
+        elif status == RESET:
+            # Without time to linger, closing resets the connection.
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self.close_connection = True
         else:
-            self._answer({"error": "the server is out of order"}, status)
+            self._answer({"error": "the server is out of order"}, int(status))
 
     def _stream(self, run: str, content: dict[str, Any]) -> None:
         history = content.get("files", {}).get("wandb-history.jsonl", {"content": []})

@@ -13,7 +13,7 @@ from typing import Any
 from lipformer.errors import UsageError
 from lipformer.runs.layout import LOCK
 from lipformer.runs.plain_files import read_json
-from lipformer.system.atomic import naming
+from lipformer.system.atomic import naming, part_of, remove_parts
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -65,6 +65,8 @@ def this_process() -> Process:
 def take_lock(folder: Path) -> None:
     """Lock `folder` for the run of this process; a lock whose process has gone is taken over.
 
+    Parts of files that the process left are removed; it did not come to do so itself.
+
     Raises:
         UsageError: another process has locked it, or may have: one of another machine, or a broken lock.
         WriteError: the file cannot be written.
@@ -75,13 +77,14 @@ def take_lock(folder: Path) -> None:
             holder = lock_holder(folder)
             if holder is None or holder.is_alive() is not False:
                 raise _in_use(file, holder)
+            remove_parts(folder, holder.pid)
             file.unlink()
         _write_lock(file)
 
 
 def _write_lock(file: Path) -> None:
     """Make the lock with its content at once, so that a kill leaves no broken one."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}.part")
+    beside = part_of(file)
     try:
         beside.write_text(json.dumps(asdict(this_process())), encoding="utf-8")
         try:

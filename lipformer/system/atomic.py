@@ -19,6 +19,23 @@ NO_SYNC = {errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EPERM, errno.EBADF}
 """Error numbers of systems that cannot flush a folder to the disk."""
 
 
+def part_of(file: Path) -> Path:
+    """Return the temporary file in which this process writes the new content of `file`."""
+    return file.with_name(f".{file.name}.{os.getpid()}.part")
+
+
+def remove_parts(folder: Path, process: int) -> None:
+    """Remove the temporary files that a process left in a folder and those below it when it was killed.
+
+    Args:
+        folder: where it wrote.
+        process: its id; it has to be gone, and to have been the only one of this id that wrote there.
+    """
+    for part in folder.rglob(f".*.{process}.part"):
+        with contextlib.suppress(OSError):  # it is only in the way
+            part.unlink()
+
+
 @contextlib.contextmanager
 def replacing(file: Path, mode: str = "wb", *, previous: Path | None = None, **options: Any) -> Iterator[IO[Any]]:
     """Open a temporary file beside `file` for writing, and replace `file` by it when the block ends.
@@ -36,7 +53,7 @@ def replacing(file: Path, mode: str = "wb", *, previous: Path | None = None, **o
     Raises:
         WriteError: the file cannot be written.
     """
-    beside = file.with_name(f".{file.name}.{os.getpid()}.part")
+    beside = part_of(file)
     try:
         with naming(file):
             with open(beside, mode, **options) as stream:
@@ -55,7 +72,7 @@ def replacing(file: Path, mode: str = "wb", *, previous: Path | None = None, **o
 
 def _keep(file: Path, previous: Path) -> None:
     """If `file` exists, make `previous` a second name of it or, without hard links, rename it."""
-    link = previous.with_name(f".{previous.name}.{os.getpid()}.part")
+    link = part_of(previous)
     with contextlib.suppress(FileNotFoundError):
         try:
             os.link(file, link)

@@ -6,9 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from lipformer.errors import WriteError
+from lipformer.runs import layout
 from lipformer.runs.folder import write_metrics
 from lipformer.runs.metric_names import PARAMETERS, SECONDS, STEPS, TELEMETRY_SECONDS, TOKENS_PER_SECOND, TOKENS_SEEN
 from lipformer.runs.outcome import Outcome
+from lipformer.runs.record import read_series
+from lipformer.system.ranks import rank
 from lipformer.system.signals import Terminated
 from lipformer.training.parts import Training
 from lipformer.training.publish import publish_figures
@@ -35,7 +38,7 @@ def finish(training: Training, folder: Path, ended: Outcome) -> None:
         WriteError: if the training finished but its metrics cannot be written.
     """
     latest = training.monitor.latest if training.monitor else {}
-    metrics = final_metrics(training, ended.best, latest)
+    metrics = final_metrics(training, ended.best, latest, _carried(training, folder))
     try:
         write_metrics(folder, metrics)
     except WriteError as error:
@@ -47,17 +50,22 @@ def finish(training: Training, folder: Path, ended: Outcome) -> None:
         _draw_figures(training, folder, ended)
 
 
-def final_metrics(training: Training, best: float | None, latest: dict[str, float]) -> dict[str, Any]:
+def final_metrics(
+    training: Training, best: float | None, latest: dict[str, float], carried: dict[str, float]
+) -> dict[str, Any]:
     """Return the contents of ``metrics.json``: the best and the last value of each metric, and what it all cost.
 
     Args:
         training: the training that has ended.
         best: the best value of the objective on valid, or None.
         latest: the last value of each metric of stability.
+        carried: the last value of each metric in ``metrics.csv``, of a continued run: it may have ended before it
+            measured all of them again.
     """
     trainer, module, clock, monitor = training.trainer, training.module, training.throughput, training.monitor
     return {
         **module.task.metrics("best/val", best),
+        **carried,
         **latest,
         **{name: float(value) for name, value in trainer.callback_metrics.items()},
         **({TELEMETRY_SECONDS: monitor.seconds} if monitor else {}),
@@ -67,6 +75,12 @@ def final_metrics(training: Training, best: float | None, latest: dict[str, floa
         SECONDS: clock.seconds(),
         TOKENS_PER_SECOND: clock.tokens_per_second(module.tokens_seen),
     }
+
+
+def _carried(training: Training, folder: Path) -> dict[str, float]:
+    if training.resumed is None or rank() != 0:
+        return {}
+    return {name: float(one.values[-1]) for name, one in read_series(folder / layout.METRICS_CSV).items()}
 
 
 def _draw_figures(training: Training, folder: Path, ended: Outcome) -> None:

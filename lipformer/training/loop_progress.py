@@ -3,6 +3,14 @@
 from typing import Any
 
 
+def was_validated(checkpoint: dict[str, Any]) -> bool:
+    """Return whether the weights in a checkpoint were validated, and the best ones saved, before it was written.
+
+    Version 0.1.0 did not say so, and went on without.
+    """
+    return bool(checkpoint["lipformer"].get("validated", True))
+
+
 def align_loop_progress(checkpoint: dict[str, Any], validate_every: int) -> None:
     """Set the loop counters of a checkpoint to the position in the data that the data module has stored beside them.
 

@@ -20,11 +20,13 @@ from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, UsageError
 from lipformer.options.trainer import TrainerOptions
 from lipformer.runs import layout
-from lipformer.runs.metric_names import named_today
+from lipformer.runs.metric_names import VALID, named_today
 from lipformer.runs.metrics_csv import EPOCH, STEP, read_rows, write_rows
+from lipformer.runs.outcome import read_outcome
 from lipformer.runs.plain_files import read_config
 from lipformer.runs.record import has_old_layer_names
 from lipformer.system.atomic import replacing
+from lipformer.training.loop_progress import was_validated
 from lipformer.training.resume_changes import may_change, refuse_changes
 
 log = logging.getLogger(__name__)
@@ -44,10 +46,6 @@ RESUMABLE = {
 }
 
 
-class NothingLeft(UsageError):
-    """The training to be continued has reached its end."""
-
-
 @dataclass(frozen=True)
 class Resumed:
     """A run that is to be continued.
@@ -59,6 +57,8 @@ class Resumed:
         step: number of optimizer steps taken so far.
         config: the run's own configuration; keys that may change have the values of the command line.
         fingerprints: those of the text that it was trained and validated on, as far as the checkpoint has them.
+        ended: whether it has taken its last step, and was stopped before all of its end was written.
+        validated: whether its weights were validated before it stopped, if they were to be.
     """
 
     path: Path
@@ -67,6 +67,8 @@ class Resumed:
     step: int
     config: DictConfig
     fingerprints: dict[str, Fingerprint]
+    ended: bool
+    validated: bool
 
 
 def resume_run(config: DictConfig, hydra: HydraConf) -> Resumed:
@@ -99,16 +101,16 @@ def resume_run(config: DictConfig, hydra: HydraConf) -> Resumed:
     run = rebuild_run(checkpoint, path, allow_targets=config.allow_targets)
     continued = _continued(config, stored, [key for key in typed if may_change(key)], path)
     _check_trainer(continued.trainer)
-    _check_room_to_train(checkpoint, continued.trainer, path)
+    end = _end_reached(checkpoint, continued.trainer)
+    if end and not _is_to_be_closed(stored["trainer"], continued.trainer, path):
+        raise UsageError(f"resume={path}: {end}; raise that")
     log.info("continuing %s", path)
-    return Resumed(path, run.model, run.vocabulary, run.step, continued, run.fingerprints)
+    state = {"ended": bool(end), "validated": was_validated(checkpoint)}
+    return Resumed(path, run.model, run.vocabulary, run.step, continued, run.fingerprints, **state)
 
 
 def continue_in_place(config: DictConfig, hydra: HydraConf, folder: Path) -> Resumed | None:
     """Return the run in `folder`, to be continued there; None if it left no checkpoint that training can go on from.
-
-    A run that was killed after its last step has to repeat those since the checkpoint before, or all of them: what it
-    writes at its end is not in a checkpoint.
 
     Args:
         config: the configuration that Hydra composed.
@@ -125,16 +127,11 @@ def continue_in_place(config: DictConfig, hydra: HydraConf, folder: Path) -> Res
         with previous.open("rb") as original, replacing(last) as copy:
             shutil.copyfileobj(original, copy)
         log.warning("%s was missing or damaged: %s is in its place", last, previous)
-    for path in (last, previous):
-        if is_whole(path):
-            named = OmegaConf.merge(config, {"resume": str(path)})
-            try:
-                resumed = resume_run(cast(DictConfig, named), hydra)
-            except NothingLeft:
-                continue
-            resumed.config.resume = config.resume  # which names the run that the job itself continued, if any
-            return resumed
-    return None
+    if not is_whole(last):
+        return None
+    resumed = resume_run(cast(DictConfig, OmegaConf.merge(config, {"resume": str(last)})), hydra)
+    resumed.config.resume = config.resume  # which names the run that the job itself continued, if any
+    return resumed
 
 
 def _continued(config: DictConfig, stored: Mapping[str, Any], free: list[str], path: Path) -> DictConfig:
@@ -174,34 +171,80 @@ def _check_trainer(options: Mapping[str, Any]) -> None:
         raise UsageError(f"trainer.{name}={value}: it must be {wanted}")
 
 
-def _check_room_to_train(checkpoint: Mapping[str, Any], options: Mapping[str, Any], path: Path) -> None:
-    """Refuse a training that has already reached ``trainer.max_steps`` or ``trainer.max_epochs``."""
+def _end_reached(checkpoint: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Return which limit was reached, ``trainer.max_steps`` or ``trainer.max_epochs``, as text; empty if none."""
     epoch = checkpoint["CharDataModule"].get("epoch", 0)
     for key, done in (("step", checkpoint["global_step"]), ("epoch", epoch)):
         limit = options[f"max_{key}s"]
         if limit != -1 and done >= limit:
-            raise NothingLeft(f"resume={path}: it stands at {key} {done} and trainer.max_{key}s={limit}; raise that")
+            return f"it stands at {key} {done} and trainer.max_{key}s={limit}"
+    return ""
 
 
-def carry_metrics(folder: Path, resume_from: Path, step: int) -> None:
+def _is_to_be_closed(planned: Mapping[str, Any], options: Mapping[str, Any], path: Path) -> bool:
+    """Return whether a run may be continued after its last step, since it was stopped before its end was recorded.
+
+    Args:
+        planned: the options of its trainer.
+        options: those that it is to be continued with.
+        path: its checkpoint.
+    """
+    if any(options[key] != planned.get(key) for key in ("max_steps", "max_epochs")):
+        return False
+    outcome = read_outcome(layout.run_folder_of(path))
+    return outcome is not None and outcome.exit_code != 0 and outcome.status != "diverged"
+
+
+def carry_over(resumed: Resumed, folder: Path) -> None:
+    """Put into `folder` what the run that is continued has written and will not write again.
+
+    These are its rows of ``metrics.csv`` and, if no step is left, its last checkpoint and its certificate.
+    """
+    carry_metrics(folder, resumed.path, resumed.step, validated=resumed.validated)
+    home = layout.run_folder_of(resumed.path)
+    if not resumed.ended or home == folder.absolute():
+        return
+    (folder / layout.CHECKPOINTS).mkdir(exist_ok=True)
+    copies = {
+        resumed.path: folder / layout.CHECKPOINTS / layout.LAST,
+        home / layout.CERTIFICATE: folder / layout.CERTIFICATE,
+    }
+    for file, new in copies.items():
+        if file.is_file():
+            with file.open("rb") as original, replacing(new) as copy:
+                shutil.copyfileobj(original, copy)
+
+
+def carry_metrics(folder: Path, resume_from: Path, step: int, *, validated: bool) -> None:
     """Put the rows of ``metrics.csv`` of the run that is continued, up to the checkpoint's step, into `folder`.
 
     That may be the same folder; rows after the checkpoint are then removed, since those steps are taken once more.
     Metrics of an older run get their names of today.
+
+    Args:
+        folder: the run folder.
+        resume_from: the checkpoint.
+        step: its number of steps.
+        validated: whether its weights were validated; if not, a row of that validation is left out: it is made again.
     """
     home = layout.run_folder_of(resume_from)
     if not (home / layout.METRICS_CSV).is_file():
         return
     name = named_today if has_old_layer_names(read_config(home / layout.CONFIG)) else str
-    before = (row for row in read_rows(home / layout.METRICS_CSV) if _precedes(row, step))
+    before = (row for row in read_rows(home / layout.METRICS_CSV) if _stays(row, step, validated))
     rows = [{name(key): cell for key, cell in row.items()} for row in before]
     names = {EPOCH, STEP}.union(*rows)
     write_rows(folder / layout.METRICS_CSV, sorted(names), rows)  # in the order in which the logger adds to it
 
 
-def _precedes(row: Mapping[str, str], step: int) -> bool:
-    """Return whether a row is of a step before `step`; one without a step is left out."""
+def _stays(row: Mapping[str, str], step: int, validated: bool) -> bool:
+    """Return whether a row is of a step before `step`, and of no validation of that state unless it was `validated`.
+
+    A row without a step does not stay.
+    """
     try:
-        return int(row[STEP]) < step
+        of = int(row[STEP])
     except (KeyError, ValueError):
         return False
+    of_validation = any(cell for name, cell in row.items() if name.startswith(f"{VALID}/"))
+    return of < step and (validated or of < step - 1 or not of_validation)

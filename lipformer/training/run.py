@@ -25,7 +25,7 @@ from lipformer.training.environment import describe_environment
 from lipformer.training.finish import best_score, finish
 from lipformer.training.loggers.choices import finished
 from lipformer.training.parts import Training, build_training
-from lipformer.training.resume import Resumed, carry_metrics
+from lipformer.training.resume import Resumed, carry_over
 from lipformer.training.threads import choose_threads
 from lipformer.training.trainer import devices_here
 
@@ -86,7 +86,7 @@ def prepare(settings: TrainConfig, config: dict[str, Any], folder: Path, resumed
     if rank() == 0:
         replace_text(folder / layout.CONFIG, OmegaConf.to_yaml(OmegaConf.create(config)))
         if resumed is not None:
-            carry_metrics(folder, resumed.path, resumed.step)
+            carry_over(resumed, folder)
     here = devices_here(config["trainer"])
     threads = choose_threads(
         config["trainer"]["threads"],

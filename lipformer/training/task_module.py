@@ -19,7 +19,7 @@ from lipformer.errors import DivergedError
 from lipformer.runs.metric_names import TOKENS, TRAIN, VALID, metric_name
 from lipformer.tasks import Task
 from lipformer.telemetry.objective import Average
-from lipformer.training.loop_progress import align_loop_progress
+from lipformer.training.loop_progress import align_loop_progress, was_validated
 from lipformer.training.parameter_groups import parameter_groups
 from lipformer.training.regularizers import Regularized, no_regularizer
 
@@ -210,9 +210,8 @@ class TaskModule(pl.LightningModule):
         extras = checkpoint["lipformer"]
         self.tokens_seen = extras["tokens_seen"]
         self.train_average.update(torch.tensor(extras["nats"], dtype=torch.float64), torch.tensor(extras["tokens"]))
-        validated = extras.get("validated", True)  # versions until 0.1.0 went on without
-        self.validated_step = checkpoint["global_step"] if validated else None
-        self.stopped_before_validation = not validated
+        self.stopped_before_validation = not was_validated(checkpoint)
+        self.validated_step = None if self.stopped_before_validation else checkpoint["global_step"]
         align_loop_progress(checkpoint, cast(int, self.trainer.val_check_interval))
         validation = checkpoint["loops"]["fit_loop"]["epoch_loop.val_loop.batch_progress"]
         for counts in (validation["current"], validation["total"]):

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytorch_lightning as pl
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from lipformer.assembly.checkpoint import is_whole
+from lipformer.assembly.checkpoint import is_whole, read_checkpoint
 from lipformer.errors import DivergedError, WriteError
 from lipformer.runs import layout
 from lipformer.runs.layout import BEST, LAST
@@ -81,7 +81,9 @@ class BestCheckpoint(FiniteCheckpoint):
         if rank() == 0 and old.absolute() != new.absolute():  # a job of a sweep goes on in its own folder
             with old.open("rb") as original, replacing(new) as copy:
                 shutil.copyfileobj(original, copy)
-        score = state_dict["best_model_score"]
+        # A run that was stopped between its two checkpoints has a newer best one than its last one tells of.
+        own = read_checkpoint(old)["callbacks"].get(self.state_key, state_dict)
+        score = own["best_model_score"]
         moved = {"dirpath": self.dirpath, "best_model_path": str(new), "kth_best_model_path": str(new)}
         super().load_state_dict({**state_dict, **moved, "best_k_models": {str(new): score}, "last_model_path": ""})
 
