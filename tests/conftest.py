@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from browser_pages import running_browser, visiting
 from fault_counts import _told_kind, pytest_addoption, pytest_runtest_logreport, pytest_sessionfinish  # noqa: F401
 from hypothesis import settings
 from programs import start_train, write_text
@@ -31,3 +32,16 @@ def tiny_run(tmp_path_factory) -> Path:
     _, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with running_browser() as chromium:
+        yield chromium
+
+
+@pytest.fixture
+def visit(browser):
+    """Opens a file in a page of its own, and holds it to this: no complaint, no dialog, no request but for the file."""
+    with visiting(browser) as opened:
+        yield opened

@@ -21,6 +21,8 @@ def write_run(
     diverges_at: int | None = None,
     telemetry: bool = True,
     status: str | None = "finished",
+    nats: float = 1.35,
+    seed: int = 0,
 ) -> Path:
     """Write a run folder; a run that diverges has attention that collapses, gradients that grow and no certificate.
 
@@ -34,15 +36,17 @@ def write_run(
         diverges_at: step from which values are nan; the run ends 3 rows later.
         telemetry: whether it has stability/ metrics and what is written with them.
         status: in status.json; None for a run that still goes.
+        nats: what the loss comes close to.
+        seed: in its configuration.
     """
     folder.mkdir(parents=True)
     rows = []
     last = steps if diverges_at is None else min(steps, diverges_at + 3 * every)
     for step in range(every - 1, last, every):
-        rows.append({"epoch": 0, "step": step, **_row(step, steps, depth, lr, diverges_at, telemetry)})
+        rows.append({"epoch": 0, "step": step, **_row(step, steps, depth, lr, diverges_at, telemetry, nats)})
         if (step + 1) % (6 * every) == 0:
-            nats = _nats(step, steps, diverges_at) + 0.05
-            val = {"val/nats_per_char": nats, "val/bits_per_char": nats / math.log(2)}
+            valid = _nats(step, steps, diverges_at, nats) + 0.05
+            val = {"val/nats_per_char": valid, "val/bits_per_char": valid / math.log(2)}
             rows.append({"epoch": 0, "step": step, **val})
     names = sorted({name for row in rows for name in row} - {"epoch", "step"})
     with (folder / "metrics.csv").open("w", newline="") as file:
@@ -50,7 +54,7 @@ def write_run(
         writer.writeheader()
         writer.writerows(rows)
     (folder / "config.yaml").write_text(
-        f"name: made_up\ndepth: {depth}\nwidth: 64\nlr: {lr}\nseed: 0\n"
+        f"name: made_up\ndepth: {depth}\nwidth: 64\nlr: {lr}\nseed: {seed}\n"
         f"attention:\n  _target_: lipformer.modules.attention.{attention}\n"
         f"optimizer:\n  _target_: torch.optim.AdamW\n  lr: {lr}\n"
         f"callbacks:\n  {'stability: {every_n_steps: 50}' if telemetry else 'divergence_guard: {patience: 100}'}\n"
@@ -97,21 +101,23 @@ def residuals(depth: int) -> list[str]:
     return [f"blocks.{i}.{kind}" for i in range(depth) for kind in ("attention", "feedforward")]
 
 
-def _nats(step: int, steps: int, diverges_at: int | None) -> float:
+def _nats(step: int, steps: int, diverges_at: int | None, nats: float) -> float:
     if diverges_at is None:
-        return 1.35 + 1.9 * math.exp(-5 * step / steps) + 0.02 * math.sin(step)
+        return nats + 1.9 * math.exp(-5 * step / steps) + 0.02 * math.sin(step)
     return 2.6 + 0.6 * math.exp(-9 * step / steps) + 4.0 * max(0.0, step / diverges_at - 0.8)
 
 
-def _row(step: int, steps: int, depth: int, lr: float, diverges_at: int | None, telemetry: bool) -> dict[str, float]:
+def _row(
+    step: int, steps: int, depth: int, lr: float, diverges_at: int | None, telemetry: bool, nats: float
+) -> dict[str, float]:
     if diverges_at is not None and step >= diverges_at:
-        bad = dict.fromkeys(_row(0, steps, depth, lr, None, telemetry), math.nan)
+        bad = dict.fromkeys(_row(0, steps, depth, lr, None, telemetry, nats), math.nan)
         return bad | {"train/tokens": 950.0 * (step + 1), "train/lr": lr * (1 - step / steps)}
     near = 0.0 if diverges_at is None else step / diverges_at  # how near the end is
     norm = 0.6 * math.exp(-step / steps) * (1 + 0.3 * math.sin(step / 7)) + 40 * near**12
     row = {
         "train/tokens": 950.0 * (step + 1),
-        "train/nats_per_char": _nats(step, steps, diverges_at),
+        "train/nats_per_char": _nats(step, steps, diverges_at, nats),
         "train/lr": lr * min(1.0, (step + 1) / 300) * (1 - step / steps),
         "train/gradient_norm": norm,
     }

@@ -7,12 +7,12 @@ import logging
 import os
 import re
 from collections import Counter
-from html.parser import HTMLParser
 from pathlib import Path
 
 import bokeh
 import numpy as np
 import pytest
+from html_pages import Page
 from run_folders import LINES, two_runs, write_run
 
 from lipformer.errors import LipformerError, UsageError
@@ -25,49 +25,7 @@ from lipformer.runs.record import RunRecord, Series, read_record
 from lipformer.studies.report import ReportStudy, printed
 from lipformer.tasks import LANGUAGE
 
-VOID = {"meta", "link", "img", "br", "hr", "input", "line", "wbr"}
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&<!--"
-
-
-class Page(HTMLParser):
-    """A page taken apart: its elements, and whether each that was opened was closed, in order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.open: list[str] = []
-        self.text: list[str] = []
-        self.scripts: list[str] = []
-        self.feed(text)
-        self.close()
-        assert not self.open, f"not closed: {self.open}"
-
-    def handle_starttag(self, tag, attributes):
-        assert len({name for name, _ in attributes}) == len(attributes), f"<{tag}> has an attribute twice"
-        self.elements.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag):
-        assert self.open[-1:] == [tag], f"</{tag}> closes {self.open[-1:]}"
-        self.open.pop()
-
-    def handle_data(self, data):
-        (self.scripts if self.open[-1:] == ["script"] else self.text).append(data)
-
-    @property
-    def words(self) -> str:
-        return " ".join(" ".join(self.text).split())
-
-    @property
-    def data(self) -> dict:
-        return json.loads(next(script for script in self.scripts if script.startswith("{")))
-
-    def count(self, tag: str) -> int:
-        return sum(found == tag for found, _ in self.elements)
 
 
 def page_of(folders: list[Path], file: Path) -> Page:

@@ -36,7 +36,7 @@ def learning_of_a_run(record: RunRecord, horizontal: Horizontal) -> "Figure":
     if record.status == "diverged":
         end = max(horizontal.of(one)[-1] for one in curves.values())
         axes.axvline(end, color=GREY, linestyle=":", label="diverged")
-    axes.set_ylim(*_limits([record], horizontal))
+    axes.set_ylim(*learning_limits([record], horizontal))
     horizontal.limit(axes)
     axes.set_xlabel(horizontal.label)
     axes.set_ylabel(record.task.objective.long)
@@ -56,7 +56,7 @@ def learning_panels(records: Sequence[RunRecord], horizontal: Horizontal) -> lis
         return []
     task = records[0].task
     curves = [learning_curves(record) if record.task == task else {} for record in records]
-    limits = _limits([record for record in records if record.task == task], horizontal)
+    limits = learning_limits([record for record in records if record.task == task], horizontal)
 
     def panel(name: str) -> Panel:
         def draw(axes: "Axes") -> None:
@@ -74,7 +74,7 @@ def _scale(measure: Measure) -> tuple[Callable[[Any], Any], Callable[[Any], Any]
     return (lambda score: score / measure.size), (lambda value: value * measure.size)
 
 
-def _limits(records: Sequence[RunRecord], horizontal: Horizontal) -> tuple[float, float]:
+def learning_limits(records: Sequence[RunRecord], horizontal: Horizontal) -> tuple[float, float]:
     """Return the limits of the vertical axis, which show well where the runs end.
 
     The steep fall of the first steps is cut off, and so is what lies far above the first value, as in a run that

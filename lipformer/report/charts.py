@@ -8,7 +8,7 @@ from bokeh.embed import json_item
 from bokeh.models import ColumnDataSource, Line
 
 from lipformer.report.style import empty_plot, hover
-from lipformer.report.thinning import thin
+from lipformer.report.thinning import POINTS, thin
 from lipformer.runs.metric_names import TRAIN, VALID
 from lipformer.runs.quantities import by_section
 from lipformer.runs.quantity import Chart, Curve, Quantity, Scale
@@ -17,8 +17,6 @@ from lipformer.runs.record import RunRecord, tasks_of
 from lipformer.tasks import Task
 
 HEIGHT = 270
-POINTS = 1_000
-"""The largest number of points of a curve."""
 ALL_POINTS = 250_000
 """The largest number of points of a page: the more curves there are, the fewer points each has."""
 DECADES = 1.3
@@ -69,10 +67,51 @@ def draw_chart(
     quantity: Quantity, chart: Chart, records: Sequence[RunRecord], names: Sequence[str], limit: int
 ) -> dict[str, Any]:
     """Lay out one chart as `draw_charts` returns it, with at most `limit` points in a curve."""
-    drawn = [curve for curve in (chart.pale, chart.curve) if curve is not None]  # drawn first, pale curves lie below
+    both = [(chart.pale, True), (chart.curve, False)]  # drawn first, pale curves lie below
+    parts = [(quantity, curve, pale) for curve, pale in both if curve is not None]
+    laid_out = _lay_out(parts, quantity.scale, records, names, limit)
+    return {"title": chart.title or quantity.title, "about": chart.about, **laid_out}
+
+
+def draw_losses(task: Task, records: Sequence[RunRecord], names: Sequence[str]) -> dict[str, Any]:
+    """Lay out a task's objective in one chart: on the validation text, and pale, on the training text.
+
+    Args:
+        task: the task; runs of another one have no curves.
+        records: the runs.
+        names: the names of the runs for the reader, in the same order.
+
+    Returns:
+        The chart, as `draw_charts` returns it, without ``key``.
+    """
+    limit = max(20, min(POINTS, ALL_POINTS // (2 * max(1, len(records)))))
+    parts = [
+        (quantity, quantity.chart.curve, quantity.group == TRAIN)
+        for quantity in loss_quantities(task)
+        if quantity.chart is not None
+    ]
+    return {"title": "", "about": task.objective.long, **_lay_out(parts, "auto", records, names, limit)}
+
+
+def _lay_out(
+    parts: Sequence[tuple[Quantity, Curve, bool]],
+    scale: Scale,
+    records: Sequence[RunRecord],
+    names: Sequence[str],
+    limit: int,
+) -> dict[str, Any]:
+    """Lay out the curves of a chart.
+
+    Args:
+        parts: for each curve that a run can have its quantity, the curve, and whether it is pale.
+        scale: of the vertical axis.
+        records: the runs.
+        names: their names.
+        limit: the largest number of points of a curve.
+    """
     curves: list[dict[str, Any]] = []
     notes, every, thinned = [], [np.zeros(0)], False
-    for curve in drawn:
+    for quantity, curve, pale in parts:
         for number, record in enumerate(records):
             series = read_curve(record, quantity, curve)
             if series is None:
@@ -88,16 +127,14 @@ def draw_chart(
                 {
                     "run": number,
                     "what": curve.label,
-                    "pale": curve is chart.pale,
+                    "pale": pale,
                     "steps": _differences(series.steps[kept]),
                     "tokens": _differences(series.tokens[kept]),
                     "values": [plain(value) for value in values[kept]],
                 }
             )
     return {
-        "title": chart.title or quantity.title,
-        "about": chart.about,
-        "log": _is_log(np.concatenate(every), quantity.scale),
+        "log": _is_log(np.concatenate(every), scale),
         "notes": notes,
         "thinned": thinned,
         "curves": curves,

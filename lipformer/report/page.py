@@ -116,6 +116,7 @@ def _run(record: RunRecord, name: str, number: int, folder: Path) -> dict[str, A
         "config": flat_config(record.config),
         "environments": [flat_config(asdict(each)) for each in reversed(record.environments)],
         "folder": shown(record.folder),
+        "address": "",
         "links": _links(record.folder) if record.folder.absolute() == folder.absolute() else [],
         "commands": _commands(record.folder),
     }

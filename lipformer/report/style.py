@@ -24,6 +24,7 @@ from bokeh.models import (
     Toolbar,
     WheelZoomTool,
 )
+from bokeh.palettes import Viridis256
 
 from lipformer.figures.palette import OKABE_ITO
 
@@ -43,6 +44,14 @@ TOOLTIP = (
 def run_style(number: int) -> dict[str, Any]:
     """Return the colours (light, dark) and the dash of the run with this number."""
     return {"colours": COLOURS[number % len(COLOURS)], "dash": list(DASHES[number % len(DASHES)])}
+
+
+def value_colours(count: int, *, ordered: bool) -> list[tuple[str, str]]:
+    """Return colours (light, dark) for the values of a key: those of runs, or a row for ordered values."""
+    if not ordered or count < 3:
+        return [COLOURS[place % len(COLOURS)] for place in range(count)]
+    shades = [place / (count - 1) for place in range(count)]
+    return [(Viridis256[round(215 * shade)], Viridis256[round(85 + 170 * shade)]) for shade in shades]
 
 
 def empty_plot(*, log: bool, height: int) -> Plot:

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from lipformer.assembly.old_configs import as_written_today
 from lipformer.runs import layout, quantities
 from lipformer.runs.differences import config_differences
@@ -26,7 +24,7 @@ from lipformer.runs.metric_names import (
     kind_of,
 )
 from lipformer.runs.quantity import Quantity, Value
-from lipformer.runs.readings import layer_series, read_value
+from lipformer.runs.readings import best_score, layer_series, read_value
 from lipformer.runs.record import RunRecord, tasks_of
 from lipformer.tasks import Task
 
@@ -116,26 +114,14 @@ def fixed(value: Any) -> Cell:
     return Cell(f"{value:.4f}", value) if cell.number is not None and abs(value) < 1e4 else cell
 
 
-def best_score(record: RunRecord) -> float | None:
-    """Return the best value of the task's objective on valid, from whichever file of the run folder has it."""
-    metric = record.task.metric("val")
-    best = record.metrics.get(f"best/{metric}")
-    if best is None and record.outcome is not None:
-        best = record.outcome.best
-    if best is None and metric in record.series:
-        values = record.series[metric].values
-        best = float(np.nanmin(values)) if not np.isnan(values).all() else None
-    return best if isinstance(best, int | float) and not isinstance(best, bool) else None
-
-
 def facts(record: RunRecord) -> list[tuple[str, str]]:
     """Return the main results of one run: pairs of a label and a value; what is not known is left out."""
     score = best_score(record)
     metrics = record.metrics
     found = [
         *((f"best valid, {m.long}", fixed(None if score is None else m.of(score))) for m in record.task.measures),
-        ("steps", whole(_steps(record))),
-        ("tokens", whole(_tokens(record))),
+        ("steps", whole(steps_of(record))),
+        ("tokens", whole(tokens_of(record))),
         ("tokens per second", whole(metrics.get(TOKENS_PER_SECOND))),
         ("parameters", whole(metrics.get(PARAMETERS))),
     ]
@@ -153,14 +139,14 @@ def runs_table(records: Sequence[RunRecord], names: Sequence[str]) -> list[Colum
         Column("status", [Cell(record.status) for record in records]),
         *(column for task in tasks_of(records) for column in _scores(task, records)),
         *(
-            Column(value.title, [short(_read(record, quantity, value)) for record in records], value.about)
+            Column(value.title, [short(column_value(record, quantity, value)) for record in records], value.about)
             for quantity in quantities.CATALOGUE
             if (value := quantity.column) is not None
         ),
-        Column("steps", [whole(_steps(record)) for record in records]),
+        Column("steps", [whole(steps_of(record)) for record in records]),
         Column("tokens/s", [whole(record.metrics.get(TOKENS_PER_SECOND)) for record in records]),
         *(
-            Column(key.removesuffix("._target_"), [_value(key, value) for value in values], key)
+            Column(key.removesuffix("._target_"), [value_cell(key, value) for value in values], key)
             for key, values in differing
         ),
     ]
@@ -192,7 +178,7 @@ def certificate_table(record: RunRecord, number: int) -> CertificateTable | None
             (
                 _row_name(row),
                 str(row.get("kind", "")),
-                short(_bound(row.get("bound"))),
+                short(bound_of(row.get("bound"))),
                 str(row.get("caveat", "")),
                 row.get("role") == "part",
             )
@@ -200,7 +186,7 @@ def certificate_table(record: RunRecord, number: int) -> CertificateTable | None
             if isinstance(row, dict)
         ]
         of = f"in the {NORMS.get(str(told.get('p')), told.get('p'))}, up to {told.get('length')} tokens"
-        totals = [(str(name), short(_bound(told.get(name)))) for name in (TRUNK, LOGITS)]
+        totals = [(str(name), short(bound_of(told.get(name)))) for name in (TRUNK, LOGITS)]
         return CertificateTable(number, of, rows, totals)
     for p, norm in NORMS.items():
         logged = layer_series(record, Quantity(p, norm, group=CERTIFICATE))
@@ -213,7 +199,7 @@ def certificate_table(record: RunRecord, number: int) -> CertificateTable | None
     return None
 
 
-def _value(key: str, value: str) -> Cell:
+def value_cell(key: str, value: str) -> Cell:
     """Return the cell of a configuration value: of a class its name without the module, of a number the number."""
     if not value:
         return Cell(MISSING)
@@ -231,24 +217,27 @@ def _row_name(row: dict[str, Any]) -> str:
     return name.rpartition(".")[2] if row.get("role") == "part" else name
 
 
-def _bound(value: Any) -> Any:
+def bound_of(value: Any) -> Any:
+    """Return a bound of ``certificate.json``, which spells infinity as text."""
     return {"inf": math.inf, "nan": math.nan}.get(value, value) if isinstance(value, str) else value
 
 
-def _steps(record: RunRecord) -> Any:
+def steps_of(record: RunRecord) -> Any:
+    """Return how many steps a run took so far; None if it does not say."""
     told = record.metrics.get(STEPS)
     if told is not None or not record.series:
         return told
     return 1 + max(int(series.steps[-1]) for series in record.series.values())  # the first step has number 0
 
 
-def _tokens(record: RunRecord) -> Any:
+def tokens_of(record: RunRecord) -> Any:
+    """Return how many tokens a run saw so far; None if it does not say."""
     logged = record.series.get(TOKENS)
     return record.metrics.get(TOKENS_SEEN, None if logged is None else float(logged.values[-1]))
 
 
-def _read(record: RunRecord, quantity: Quantity, value: Value) -> Any:
+def column_value(record: RunRecord, quantity: Quantity, value: Value) -> Any:
     """Return a run's value in a column; that of a certificate is read from its own file, where there is one."""
     if quantity.group == CERTIFICATE and record.certificate is not None:
-        return _bound(record.certificate.get(value.layer))
+        return bound_of(record.certificate.get(value.layer))
     return read_value(record, quantity, value)

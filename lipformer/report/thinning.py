@@ -4,6 +4,9 @@ from typing import Literal
 
 import numpy as np
 
+POINTS = 1_000
+"""The largest number of points of a curve in a page."""
+
 
 def thin(values: np.ndarray, limit: int) -> np.ndarray:
     """Choose at most `limit` places of a long series such that its curve looks the same.

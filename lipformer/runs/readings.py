@@ -152,6 +152,18 @@ def read_value(record: RunRecord, quantity: Quantity, value: Value) -> float | N
     return float(numbers[-1]) if len(numbers) else math.nan
 
 
+def best_score(record: RunRecord) -> float | None:
+    """Return the best value of the task's objective on valid, from whichever file of the run folder has it."""
+    metric = record.task.metric("val")
+    best = record.metrics.get(f"best/{metric}")
+    if best is None and record.outcome is not None:
+        best = record.outcome.best
+    if best is None and metric in record.series:
+        values = record.series[metric].values
+        best = float(np.nanmin(values)) if not np.isnan(values).all() else None
+    return best if isinstance(best, int | float) and not isinstance(best, bool) else None
+
+
 def latest_values(latest: Mapping[str, Any], quantity: Quantity, value: Value) -> list[tuple[str, float, str]]:
     """Return the last value of a quantity for the summary or the line of progress.
 

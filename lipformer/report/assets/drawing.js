@@ -22,7 +22,7 @@ const drawing = (() => {
       const source = model("ColumnDataSource", { data: columns });
       const add = (kind, look, data_source = source) => {
         const glyph = model(kind, { x: { field: unit }, y: { field: "values" }, ...look });
-        renderers.push(model("GlyphRenderer", { data_source, glyph, name: runs[run].name, tags: [run] }));
+        renderers.push(model("GlyphRenderer", { data_source, glyph, name: runs[run].name, tags: [run, pale] }));
         return renderers.at(-1);
       };
       const alpha = pale ? 0.5 : 1;

@@ -7,7 +7,8 @@
   let unit = data.extent.tokens > 0 ? "tokens" : "steps";
   let stretch = [0, data.extent[unit]];
   let left = new Set(data.runs.keys()); // by the table's filter
-  const off = new Set(); // by the legend
+  let off = new Set(); // by the legend
+  let withPale = true; // whether pale curves are shown
   let linking = false;
   let copies = 0;
 
@@ -68,7 +69,7 @@
   const showRuns = () => {
     const shown = (run) => left.has(run) && !off.has(run);
     for (const { plot, map } of drawn) {
-      if (!map) for (const renderer of plot.renderers) renderer.visible = shown(renderer.tags[0]);
+      if (!map) for (const renderer of plot.renderers) renderer.visible = shown(renderer.tags[0]) && (withPale || !renderer.tags[1]);
     }
     for (const element of document.querySelectorAll("[data-run]")) {
       const run = Number(element.dataset.run);
@@ -102,7 +103,9 @@
     for (const part of plot.center) if ("grid_line_color" in part) part.grid_line_color = grid;
     if (map) return;
     for (const renderer of plot.renderers) {
-      const tone = data.runs[renderer.tags[0]].colours[isDark() ? 1 : 0];
+      const { colours, dash } = data.runs[renderer.tags[0]];
+      const tone = colours[isDark() ? 1 : 0];
+      if (renderer.glyph.type === "Line") renderer.glyph.line_dash = dash;
       for (const name of ["line_color", "fill_color"]) {
         if (name in renderer.glyph) renderer.glyph[name] = tone;
       }
@@ -146,6 +149,15 @@
     const { clientX, clientY } = event;
     const move = { clientX, clientY, view: window, pointerType: "mouse", isPrimary: true, bubbles: true, composed: true };
     event.composedPath()[0].dispatchEvent(new PointerEvent("pointermove", move));
+  });
+  // A legend of another form than a button for each run says how runs look, and which are hidden.
+  document.addEventListener("runs-styled", (event) => {
+    event.detail.forEach((style, run) => Object.assign(data.runs[run], style));
+    drawn.forEach(setColours);
+  });
+  document.addEventListener("runs-hidden", (event) => {
+    ({ off, withPale } = event.detail);
+    showRuns();
   });
   document.addEventListener("runs-filtered", (event) => {
     left = event.detail;

@@ -41,7 +41,7 @@
       row.hidden = !words.every((word) => text.includes(word)) || (status.value && row.dataset.status !== status.value);
       if (!row.hidden) left.add(Number(row.dataset.row));
     }
-    document.getElementById("count").textContent = `${left.size} of ${rows.length} runs`;
+    document.getElementById("count").textContent = `${left.size} of ${rows.length} ${table.dataset.noun}`;
     document.dispatchEvent(new CustomEvent("runs-filtered", { detail: left }));
   };
   filter.addEventListener("input", apply);
