@@ -19,6 +19,7 @@ from lipformer.report.sweep import write_sweep_report
 from lipformer.report.sweep.page import MOST_CURVES
 from lipformer.runs.outcome import Outcome
 from lipformer.runs.sweep import SweepPlan, write_plan
+from lipformer.studies.report import ReportStudy
 from lipformer.tasks import LANGUAGE, TASKS, Measure, Task
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&<!--$$x$$"
@@ -304,6 +305,24 @@ def test_written_elsewhere_its_links_lead_to_the_jobs(tmp_path):
     page = report(folder, into=tmp_path / "out")
     assert "../sweep/1/report.html" in {attributes["href"] for tag, attributes in page.elements if tag == "a"}
     assert not (folder / "sweep.html").exists()
+
+
+def test_the_study_writes_the_report_of_one_sweep_and_says_where_those_of_several_are(tmp_path, caplog):
+    caplog.set_level("INFO")
+    for name in ("a", "b"):
+        write_sweep(tmp_path / name, grid(lr=RATES), plan=False, telemetry=False)
+    report(tmp_path / "b")
+    before = sorted(path.name for path in (tmp_path / "a").iterdir())
+    (tmp_path / "one").mkdir()
+    ReportStudy(runs=str(tmp_path / "a")).run(None, tmp_path / "one")
+    assert (tmp_path / "one" / "sweep.html").is_file()
+    assert (tmp_path / "one" / "figures" / "sweep_map.png").is_file()
+    assert (tmp_path / "one" / "figures" / "learning.png").is_file()
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == before
+    (tmp_path / "two").mkdir()
+    ReportStudy(runs=str(tmp_path / "[ab]")).run(None, tmp_path / "two")
+    assert not (tmp_path / "two" / "sweep.html").exists()
+    assert f"report of the sweep: {tmp_path / 'b' / 'sweep.html'}" in caplog.text
 
 
 def test_no_torch_is_needed(tmp_path):

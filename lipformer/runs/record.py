@@ -156,6 +156,11 @@ def find_runs(pattern: str) -> list[Path]:
     return sorted(runs.values())
 
 
+def find_sweeps(pattern: str) -> list[Path]:
+    """Return the folders of sweeps that a glob names, sorted; see `find_runs`."""
+    return sorted(Path(name) for name in glob.glob(pattern, recursive=True) if os.path.isfile(Path(name, layout.SWEEP)))
+
+
 def name_runs(records: Sequence[RunRecord]) -> list[str]:
     """Return a short name for each run, no two the same.
 

@@ -16,6 +16,8 @@ from lipformer.runs.sweep import WAITING, SweepJob
 
 SEED = "seed"
 """The key of repetitions: jobs that differ in it alone are one setting."""
+FENCE = 4.0
+"""How far above the median the scale of colours of a map goes, in units of the distance of the best value to it."""
 MOST_PLACES = 12
 """The largest number of places of an axis; a key of numbers with more values has a place for each range of them."""
 
@@ -252,14 +254,14 @@ def cells_of(settings: Sequence[Setting], keys: Sequence[Key], axes: Axes) -> di
 def colour_ends(settings: Sequence[Setting]) -> tuple[float, float, bool]:
     """Return the values of the first and last colour of a map, and whether some lie above the last.
 
-    A few very large values would leave one colour to all others, so the scale ends at Tukey's fence: 1.5 times the
-    distance of the quartiles above the upper one.
+    A few very large values would leave one colour to all others, so the scale ends at the latest where a value is
+    `FENCE` times as far above the median as the best value is below it.
     """
     values = np.array([setting.value for setting in settings if setting.value is not None])
     if not len(values):
         return 0.0, 1.0, False
-    low, lower, upper, high = (float(np.quantile(values, share)) for share in (0.0, 0.25, 0.75, 1.0))
-    fence = upper + 1.5 * (upper - lower)
+    low, middle, high = (float(found) for found in (values.min(), np.median(values), values.max()))
+    fence = middle + FENCE * (middle - low)
     top = min(high, fence) if fence > low else high
     return (low, top, high > top) if top > low else (low - 0.5, low + 0.5, False)
 

@@ -10,10 +10,11 @@ from rich.text import Text
 from lipformer.config import EvaluateConfig
 from lipformer.errors import LipformerError, WriteError
 from lipformer.report import write_report
+from lipformer.report.sweep import write_sweep_report
 from lipformer.report.tables import Column, runs_table
 from lipformer.report.text import visible
 from lipformer.runs import layout
-from lipformer.runs.record import RunRecord, find_runs, name_runs, read_record
+from lipformer.runs.record import RunRecord, find_runs, find_sweeps, name_runs, read_record
 from lipformer.system.terminal import BAD, STATUS_STYLES, wide_console
 
 log = logging.getLogger(__name__)
@@ -32,9 +33,9 @@ class ReportStudy:
     def run(self, settings: EvaluateConfig, folder: Path) -> None:
         """Write ``report.html`` of the runs into `folder`, and print a row for each.
 
-        With several runs, ``figures/`` is drawn as well. The runs are only read; they may still be running, and files
-        that they lack are left out. A run that cannot be read or shown is left out with a warning, so that it does not
-        keep the others from being shown.
+        With several runs, ``figures/`` is drawn as well, and for a sweep ``sweep.html`` with its table and figures. The
+        runs are only read; they may still be running, and files that they lack are left out. A run that cannot be read
+        or shown is left out with a warning, so that it does not keep the others from being shown.
 
         Args:
             settings: the validated configuration.
@@ -58,6 +59,7 @@ class ReportStudy:
         log.info("report of %d run%s: %s", len(records), "s" if len(records) > 1 else "", file)
         if len(records) > 1:
             _draw(records, folder / layout.FIGURES)
+        _show_sweeps(find_sweeps(self.runs), folder)
 
 
 def read_runs(folders: Sequence[Path]) -> list[RunRecord]:
@@ -115,6 +117,21 @@ def _draw(records: Sequence[RunRecord], folder: Path) -> None:
         log.warning("no figures: %s", visible(f"{type(error).__name__}: {error}"))
     else:
         log.info("figures of %d runs: %d files in %s", len(records), len(files), folder)
+
+
+def _show_sweeps(sweeps: Sequence[Path], folder: Path) -> None:
+    """Write the report of a sweep, if one is named alone, into the folder of the evaluation; of several, say where."""
+    if len(sweeps) == 1:
+        try:
+            file = write_sweep_report(sweeps[0], folder)[1]
+        except Exception as error:  # the page of its runs is written
+            log.warning("no report of the sweep: %s", visible(f"{type(error).__name__}: {error}"))
+        else:
+            log.info("report of the sweep %s: %s", visible(str(sweeps[0])), file)
+        return
+    for sweep in sweeps:
+        if (page := sweep / layout.SWEEP_PAGE).is_file():
+            log.info("report of the sweep: %s", visible(str(page)))
 
 
 def printed(columns: Sequence[Column]) -> Table:

@@ -91,6 +91,7 @@ def render(jobs: Sequence[SweptJob], columns: Sequence[SweepColumn], sweep: Path
             spreads=[table for task in tasks if (table := spread_table(jobs, task)) is not None],
             data=embed_json(data),
             bokeh=Markup("\n".join(BOKEH.js_raw)),
+            csv=layout.SWEEP_CSV,
             short=short,
         )
     )
