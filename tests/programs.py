@@ -65,10 +65,12 @@ def evaluate(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     return exit_.value.code
 
 
-def start_train(*arguments: object, folder: Path, **environment: str) -> subprocess.Popen:
-    """Start train.py with `TINY` and `arguments` in a process group of its own."""
+def start_train(
+    *arguments: object, folder: Path, program: tuple[str, ...] = (str(ROOT / "train.py"),), **environment: str
+) -> subprocess.Popen:
+    """Start train.py, or what `program` has in its place, with `TINY` and `arguments` in a process group of its own."""
     return subprocess.Popen(
-        [sys.executable, str(ROOT / "train.py"), *arguments_of(arguments)],
+        [sys.executable, *program, *arguments_of(arguments)],
         cwd=folder,
         env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         stdout=subprocess.PIPE,

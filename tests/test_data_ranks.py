@@ -1,4 +1,4 @@
-"""Two processes that train together share each epoch's sentences between them."""
+"""Two processes that train together share the sentences of each epoch, and of each validation, between them."""
 
 import json
 
@@ -11,31 +11,34 @@ from lipformer.data.datamodule import CharDataModule
 
 
 class Numbers:
-    """Thirty-one lines, each a number spelled in a length of its own."""
+    """Thirty-one lines, and nine of valid, each a number spelled in a length of its own."""
 
     name = "numbers"
 
     def lines(self, split):
-        return [str(i) + "x" * (i % 7) for i in range(31 if split == "train" else 4)]
+        return [str(i) + "x" * (i % 7) for i in range(31 if split == "train" else 9)]
 
     def source(self, split, index=None):
         return split
 
 
 class WriteDown(LightningModule):
-    """Writes the sentences of each epoch to a file of its rank."""
+    """Writes the sentences of each epoch, and then of each validation, to a file of its rank."""
 
     def __init__(self, folder):
         super().__init__()
-        self.folder, self.epochs = folder, [[], []]
+        self.folder, self.epochs, self.validations = folder, [[], []], [[], []]
         self.weight = torch.nn.Parameter(torch.zeros(()))
 
     def training_step(self, batch, batch_idx):
         self.epochs[self.current_epoch] += [row[row != IGNORE].tolist() for row in batch.targets]
         return self.weight * batch.inputs.float().mean()
 
+    def validation_step(self, batch, batch_idx):
+        self.validations[self.current_epoch] += [row[row != IGNORE].tolist() for row in batch.targets]
+
     def on_train_end(self):
-        (self.folder / f"{self.global_rank}.json").write_text(json.dumps(self.epochs))
+        (self.folder / f"{self.global_rank}.json").write_text(json.dumps(self.epochs + self.validations))
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
@@ -57,11 +60,13 @@ def test_two_processes(tmp_path):
         enable_progress_bar=False,
         enable_model_summary=False,
         use_distributed_sampler=False,
-        limit_val_batches=0,
+        num_sanity_val_steps=0,
     ).fit(WriteDown(tmp_path), datamodule=data)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in (0, 1)]
     data.setup("fit")
-    for epoch in (0, 1):
-        sentences = [data.vocabulary.decode(row) for rank in ranks for row in rank[epoch]]
-        assert sorted(sentences) == sorted(Numbers().lines("train"))
+    for split, numbers in {"train": (0, 1), "valid": (2, 3)}.items():
+        for number in numbers:
+            sentences = [data.vocabulary.decode(row) for rank in ranks for row in rank[number]]
+            assert sorted(sentences) == sorted(Numbers().lines(split))
+            assert all(rank[number] for rank in ranks)
     assert ranks[0][0] != ranks[0][1]

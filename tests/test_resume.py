@@ -108,6 +108,16 @@ def test_what_is_no_weight_is_continued_too(text, tmp_path, monkeypatch):
     assert_equal_ends(tmp_path / "whole", tmp_path / "second")
 
 
+def test_a_run_in_float64_is_continued_in_float64(text, tmp_path, monkeypatch):
+    options = (*RUN, f"data.train={text}", "trainer.precision=64-true")
+    assert train(monkeypatch, *options, f"hydra.run.dir={tmp_path / 'whole'}") == 0
+    with monkeypatch.context() as patch:
+        interrupt_at(4, patch)
+        assert train(patch, *options, f"hydra.run.dir={tmp_path / 'first'}") == 130
+    assert train(monkeypatch, f"resume={tmp_path / 'first'}", f"hydra.run.dir={tmp_path / 'second'}") == 0
+    assert_equal_ends(tmp_path / "whole", tmp_path / "second")
+
+
 def test_an_error_in_a_validation_does_not_spoil_the_figures(text, uninterrupted, tmp_path, monkeypatch):
     original = LanguageModule.validation_step
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from hydra import compose, initialize_config_dir
-from programs import start_train, train, write_text
+from programs import train, write_text
 
 from lipformer.assembly.build import build_model
 from lipformer.assembly.checkpoint import load_run
@@ -216,22 +216,6 @@ def test_precisions_train(precision, tmp_path, monkeypatch):
         folder = tmp_path / attention
         options = (f"trainer.precision={precision}", f"attention={attention}", f"hydra.run.dir={folder}")
         assert train(monkeypatch, f"data.train={text}", *options) == 0
-
-
-@pytest.mark.slow
-def test_two_processes_train_on_what_one_does(tmp_path):
-    text = write_text(tmp_path / "text.txt")
-    figures = {}
-    for devices in (1, 2):
-        folder = tmp_path / str(devices)
-        limits = ("trainer.max_steps=-1", "trainer.max_epochs=1", "schedule=constant", "data.batch_tokens=256")
-        options = (f"trainer.devices={devices}", f"data.train={text}", f"hydra.run.dir={folder}")
-        process = start_train(*limits, *options, folder=tmp_path)
-        _, errors = process.communicate(timeout=300)
-        assert process.returncode == 0, errors
-        figures[devices] = json.loads((folder / "metrics.json").read_text())
-    assert figures[1]["tokens"] == figures[2]["tokens"]
-    assert figures[1]["steps"] == pytest.approx(2 * figures[2]["steps"], abs=2)
 
 
 class TestSchedules:

@@ -105,6 +105,8 @@ def build_training(
     data, vocabulary = open_data(settings, config["data"], resumed)
     pl.seed_everything(settings.seed, workers=True, verbose=False)
     model = resumed.model.train() if resumed else build_model(config, len(vocabulary))
+    if resumed and options["precision"] == "64-true":
+        model.double()  # Lightning converts the model only after it has loaded the weights, which float32 would round
     if options["compile"]:
         model.compile(dynamic=True)  # in place: the weights keep their names; dynamic: batches differ in length
     return Training(
