@@ -80,6 +80,15 @@ def start_train(
     )
 
 
+def start_sweep(folder: Path, launcher: str, *arguments: object, **environment: str) -> subprocess.Popen:
+    """Start a sweep of train.py on a text in `folder`, as `start_train` does."""
+    text = folder / "text"
+    if not text.exists():
+        write_text(text)
+    typed = ("-m", f"data.train={text}", f"hydra/launcher={launcher}", *arguments)
+    return start_train(*typed, folder=folder, **environment)
+
+
 def wait_for(path: Path, process: subprocess.Popen, seconds: float = 120) -> None:
     """Wait until `process` has made `path`."""
     deadline = time.monotonic() + seconds

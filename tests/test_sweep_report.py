@@ -131,6 +131,8 @@ def test_jobs_are_kept_apart(monkeypatch, tmp_path):
     """One process runs them all; the third has the seed of the first, and must not notice the second."""
     monkeypatch.chdir(tmp_path)
     write_text(tmp_path / "text")
+    monkeypatch.setenv("WANDB_RUN_ID", "one-for-all")
+    monkeypatch.setenv("WANDB_RESUME", "must")
     threads, state = torch.get_num_threads(), random.getstate()
     try:
         code = train(monkeypatch, "-m", "data.train=text", "seed=5,6,5", "logger=wandb", "hydra.sweep.dir=sweep")

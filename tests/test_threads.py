@@ -7,7 +7,7 @@ import sys
 import pytest
 from programs import ROOT, evaluate, train, write_text
 
-from lipformer.system.openmp import CHOSEN_BY_USER, SPIN_COUNT
+from lipformer.system.openmp import CHOSEN_BY_USER, CORES, SPIN_COUNT, on_cores
 from lipformer.training import threads
 from lipformer.training.threads import SMALL, choose_threads
 
@@ -44,6 +44,23 @@ def test_processes_share_the_cores(many):
     assert choose_threads(None, width=1, batch_tokens=SMALL, processes=9) == 7
 
 
+def test_a_share_of_the_cores_is_not_what_the_user_chose(many):
+    """A launcher sets OMP_NUM_THREADS for a job, before torch is imported."""
+    many.setenv("OMP_NUM_THREADS", "7")
+    many.setenv(CORES, "7")
+    assert choose_threads(None, width=64, batch_tokens=1024) == 1
+    assert choose_threads(None, width=128, batch_tokens=4096) == 7
+    assert choose_threads(None, width=128, batch_tokens=4096, num_workers=3) == 4
+    assert choose_threads(None, width=128, batch_tokens=4096, num_workers=9) == 1
+    assert choose_threads(5, width=128, batch_tokens=4096, num_workers=3) == 5
+
+
+def test_cores_are_shared_unless_the_user_has_chosen(many):
+    assert on_cores(3) == {"OMP_NUM_THREADS": "3", CORES: "3"}
+    many.setenv("OMP_NUM_THREADS", "5")
+    assert on_cores(3) == {"OMP_NUM_THREADS": "5"}
+
+
 def test_training_uses_the_rule(many, tmp_path):
     seen = []
     many.setattr("torch.set_num_threads", seen.append)
@@ -52,6 +69,16 @@ def test_training_uses_the_rule(many, tmp_path):
     assert train(many, *small, f"hydra.run.dir={tmp_path / 'small'}") == 0
     assert train(many, *small, "data.batch_tokens=10000", f"hydra.run.dir={tmp_path / 'large'}") == 0
     assert seen == [1, 7]
+
+
+def test_training_leaves_cores_to_its_workers(many, tmp_path):
+    seen = []
+    many.setattr("torch.set_num_threads", seen.append)
+    many.setenv(CORES, "7")
+    text = write_text(tmp_path / "text.txt")
+    options = ("trainer.threads=null", "trainer.max_steps=1", "data.batch_tokens=10000", "data.num_workers=1")
+    assert train(many, f"data.train={text}", *options, f"hydra.run.dir={tmp_path / 'run'}") == 0
+    assert seen == [6]
 
 
 def _spin_count(**environment: str) -> str:

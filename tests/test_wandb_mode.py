@@ -118,3 +118,4 @@ def test_a_sweep_is_a_group_and_names_have_an_end(hydra_job):
     described = describe_run(CONFIG)
     assert (described["group"], described["job_type"]) == ("date-sweep", "sweep")
     assert len(described["name"]) == 128
+    assert described["id"] != describe_run(CONFIG)["id"]

@@ -5,12 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+from hydra.core.config_store import ConfigStore
 from omegaconf import DictConfig, OmegaConf
 
 from lipformer.config.places import conf_dir
 from lipformer.options import Options
 
 OWN_TO_HYDRA = ("hydra",)
+LAUNCHER = "hydra/launcher"
+"""The group of the machines that a sweep's jobs run on, which Hydra has for both programs."""
 
 
 def groups(program: str) -> list[Path]:
@@ -26,9 +29,10 @@ def groups(program: str) -> list[Path]:
 
 def list_groups(program: str) -> str:
     """Return a line for each group of a program, ``train`` or ``evaluate``, with its choices."""
-    return "\n".join(
-        f"{group.name}: {', '.join(sorted(f.stem for f in group.glob('*.yaml')))}" for group in groups(program)
-    )
+    choices = {group.name: sorted(f.stem for f in group.glob("*.yaml")) for group in groups(program)}
+    launchers = ConfigStore.instance().list(LAUNCHER)
+    choices[LAUNCHER] = sorted(name.removesuffix(".yaml") for name in launchers)
+    return "\n".join(f"{group}: {', '.join(names)}" for group, names in choices.items())
 
 
 def list_options(_root_: DictConfig) -> str:
@@ -37,8 +41,17 @@ def list_options(_root_: DictConfig) -> str:
     Args:
         _root_: the configuration, as OmegaConf hands it to a resolver.
     """
-    lines = "\n".join(_lines(_root_, skip=OWN_TO_HYDRA))
+    lines = "\n".join([*_lines(_root_, skip=OWN_TO_HYDRA), *_launcher_lines(_root_)])
     return lines.replace("$", "$$")  # the text becomes part of a template, in which a $ begins a variable
+
+
+def _launcher_lines(root: DictConfig) -> Iterator[str]:
+    """Yield the options of the launcher, where it is one of ours."""
+    launcher = OmegaConf.select(root, "hydra.launcher")
+    schema = OmegaConf.get_type(launcher) if launcher is not None else None
+    if isinstance(schema, type) and issubclass(schema, Options):
+        yield from ("hydra:", "  launcher:")
+        yield from (f"    {line}" for line in _lines(launcher))
 
 
 def _lines(node: DictConfig, skip: tuple[str, ...] = ()) -> Iterator[str]:

@@ -9,7 +9,6 @@ import contextlib
 import os
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -42,12 +41,12 @@ FULL_ERROR = "HYDRA_FULL_ERROR"
 
 def train() -> None:
     """Entry point of ``train.py``: compose, train, and exit with the code of the outcome."""
-    _run("train", _train)
+    _run("train")
 
 
 def evaluate() -> None:
     """Entry point of ``evaluate.py``: compose, evaluate, and exit with the code of the outcome."""
-    _run("evaluate", _evaluate)
+    _run("evaluate")
 
 
 def _train(config: DictConfig, folder: Path) -> float | None:
@@ -126,8 +125,8 @@ def _in_sweep() -> bool:
     return HydraConfig.get().mode == RunMode.MULTIRUN
 
 
-def _run(config_name: str, job: Callable[[DictConfig, Path], float | None]) -> None:
-    """Run `job` under Hydra and exit.
+def _run(config_name: str) -> None:
+    """Run a program under Hydra and exit.
 
     The exception of a job is turned into an `Outcome` before Hydra sees it: Hydra would print lines of its own, and a
     sweep could not tell a diverged job from a failed one.
@@ -144,21 +143,7 @@ def _run(config_name: str, job: Callable[[DictConfig, Path], float | None]) -> N
     for flag in set(FLAGS).intersection(sys.argv):  # Hydra accepts it only as the first argument
         sys.argv.remove(flag)
         sys.argv.insert(1, flag)
-    outcomes: list[Outcome] = []
-    # Without this Hydra would print its errors itself; we explain them.
-    full_error = os.environ.get(FULL_ERROR) == "1"
-    os.environ[FULL_ERROR] = "1"
-
-    def task(config: DictConfig) -> float:
-        folder = Path(HydraConfig.get().runtime.output_dir)
-        os.environ[FULL_ERROR] = str(int(full_error))  # the processes of a distributed run inherit what the user set
-        outcome = _attempt(job, config, folder, full_error)
-        os.environ[FULL_ERROR] = "1"
-        outcomes.append(outcome)
-        if outcome.status in ("interrupted", "terminated") and (SweepReport.running or not _in_sweep()):
-            _leave(outcome)  # a SystemExit also cancels the remaining jobs of a sweep, if this process launches them
-        return outcome.objective
-
+    task = _Task(config_name)
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=config_name)(task)()
     except (SystemExit, KeyboardInterrupt) as error:
@@ -172,15 +157,44 @@ def _run(config_name: str, job: Callable[[DictConfig, Path], float | None]) -> N
             SweepReport.running.close()
         from lipformer.program.usage import explain
 
-        if full_error:
+        if task.full_error:
             traceback.print_exc()
         _print_error(explain(error, config_name))
         sys.exit(2)
-    if outcomes:  # none after --help and --cfg; a sweep has exited with the code of its report
-        _leave(outcomes[-1])
+    if task.outcomes:  # none after --help and --cfg; a sweep has exited with the code of its report
+        leave(task.outcomes[-1])
 
 
-def _leave(outcome: Outcome) -> NoReturn:
+class _Task:
+    """What Hydra calls for each job that runs in this process.
+
+    Args:
+        program: ``train`` or ``evaluate``.
+
+    Attributes:
+        full_error: whether the user asked for tracebacks.
+        outcomes: how the jobs ended, so far.
+    """
+
+    def __init__(self, program: str):
+        self.program = program
+        self.outcomes: list[Outcome] = []
+        # Without this Hydra would print its errors itself; we explain them.
+        self.full_error = os.environ.get(FULL_ERROR) == "1"
+        os.environ[FULL_ERROR] = "1"
+
+    def __call__(self, config: DictConfig) -> float:
+        folder = Path(HydraConfig.get().runtime.output_dir)
+        os.environ[FULL_ERROR] = str(int(self.full_error))  # distributed processes inherit what the user set
+        outcome = attempt(self.program, config, folder, self.full_error)
+        os.environ[FULL_ERROR] = "1"
+        self.outcomes.append(outcome)
+        if outcome.status in ("interrupted", "terminated"):
+            leave(outcome)  # a SystemExit also cancels the remaining jobs of a sweep
+        return outcome.objective
+
+
+def leave(outcome: Outcome) -> NoReturn:
     """Exit with the code of the outcome."""
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -196,10 +210,16 @@ def _ends_with_the_first(outcome: Outcome) -> bool:
     return rank() > 0 and outcome.status in ("interrupted", "terminated", "diverged")
 
 
-def _attempt(
-    job: Callable[[DictConfig, Path], float | None], config: DictConfig, folder: Path, full_error: bool
-) -> Outcome:
-    """Run one job to its `Outcome` and print an error in one line."""
+def attempt(program: str, config: DictConfig, folder: Path, full_error: bool) -> Outcome:
+    """Run one job to its `Outcome` and print an error in one line.
+
+    Args:
+        program: ``train`` or ``evaluate``.
+        config: the configuration of the job.
+        folder: its run folder.
+        full_error: whether to print tracebacks as well.
+    """
+    job = {"train": _train, "evaluate": _evaluate}[program]
     outcome, own = Outcome(), False
     try:
         if _in_sweep():

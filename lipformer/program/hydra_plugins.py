@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+from hydra.core.plugins import Plugins
+from hydra.core.singleton import Singleton
+
 NAME = "hydra_plugins"
 FOLDER = str(Path(__file__).parent / "plugins")
 
@@ -24,3 +27,5 @@ def make_known() -> None:
     # As a list: the path of a namespace package is found anew when `sys.path` changes.
     if FOLDER not in package.__path__:
         package.__path__ = [*package.__path__, FOLDER]
+        if Plugins in Singleton._instances:  # in this process Hydra has looked for plugins already
+            Plugins.instance()._initialize()

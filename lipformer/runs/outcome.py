@@ -115,7 +115,8 @@ def _read_status(folder: Path) -> Outcome | None:
     )
     if not isinstance(status, str) or not isinstance(reason, str):
         return None
-    if type(exit_code) is not int and (exit_code, status) != (None, "running"):  # bool is an int
+    unknown = exit_code is None and status in ("running", "killed")
+    if type(exit_code) is not int and not unknown:  # bool is an int
         return None
     if best is not None and type(best) not in (int, float):
         return None

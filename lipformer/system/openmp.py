@@ -1,4 +1,4 @@
-"""How OpenMP's threads wait for each other. It must be set before torch loads OpenMP: nothing heavy is imported."""
+"""How many threads OpenMP has, and how they wait; set before torch loads OpenMP, so that nothing heavy is imported."""
 
 import os
 
@@ -16,3 +16,22 @@ def limit_spinning() -> None:
     """Set GNU OpenMP's spin count for this process and its children, unless the user has set how threads wait."""
     if not any(name in os.environ for name in CHOSEN_BY_USER):
         os.environ["GOMP_SPINCOUNT"] = SPIN_COUNT
+
+
+CORES = "LIPFORMER_CORES"
+"""Environment variable of a job that has its share of the cores: how many."""
+
+
+def core_count() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def on_cores(cores: int) -> dict[str, str]:
+    """Return the environment variables of a job that has its share of the cores, or of one as the user has set it.
+
+    Args:
+        cores: the share.
+    """
+    asked = os.environ.get("OMP_NUM_THREADS")
+    return {"OMP_NUM_THREADS": asked} if asked else {"OMP_NUM_THREADS": str(cores), CORES: str(cores)}

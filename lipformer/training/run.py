@@ -93,6 +93,7 @@ def prepare(settings: TrainConfig, config: dict[str, Any], folder: Path, resumed
         width=settings.width,
         batch_tokens=config["data"]["batch_tokens"] // (here * config["trainer"]["num_nodes"]),
         processes=here,
+        num_workers=config["data"].get("num_workers", 0),
     )
     torch.set_num_threads(threads)
     if here > 1:  # else Lightning would choose the number for each of several processes itself

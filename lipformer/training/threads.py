@@ -4,6 +4,8 @@ import os
 
 import torch
 
+from lipformer.system.openmp import CORES
+
 DEFAULT = torch.get_num_threads()  # read before a job changes it, since the jobs of a sweep share the process
 SMALL = 100_000
 """Size of a batch's features (tokens times width) below which one thread is used. Beside other processes a second
@@ -11,7 +13,9 @@ thread then costs more than it gains, since each of many short operations waits 
 measured by bench/busy.py)."""
 
 
-def choose_threads(asked: int | None, *, width: int, batch_tokens: int, processes: int = 1) -> int:
+def choose_threads(
+    asked: int | None, *, width: int, batch_tokens: int, processes: int = 1, num_workers: int = 0
+) -> int:
     """Return the number of threads to train with.
 
     Args:
@@ -19,13 +23,18 @@ def choose_threads(asked: int | None, *, width: int, batch_tokens: int, processe
         width: features of a token, D.
         batch_tokens: tokens of a batch, of this process's share of it.
         processes: how many train together on this machine.
+        num_workers: processes that prepare batches, of each of these.
 
     Returns:
         1 for a small model (`SMALL`). If the user has set OMP_NUM_THREADS, torch's own number, which is then that one.
-        For a larger model otherwise, this process's share of torch's own number, which is one for each core.
+        For a larger model otherwise, this process's share of torch's own number, which is one for each core; a job
+        that has a share of the cores (`CORES`) leaves of it what its workers need.
     """
     if asked is not None:
         return asked
-    if "OMP_NUM_THREADS" in os.environ:
+    shared = CORES in os.environ  # and OMP_NUM_THREADS says so to torch; the user has not chosen
+    if "OMP_NUM_THREADS" in os.environ and not shared:
         return DEFAULT
-    return 1 if width * batch_tokens < SMALL else max(1, DEFAULT // processes)
+    if width * batch_tokens < SMALL:
+        return 1
+    return max(1, DEFAULT // processes - (num_workers if shared else 0))

@@ -6,6 +6,7 @@ Nothing here prompts the user or needs the network.
 import contextlib
 import logging
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,19 +68,24 @@ def has_credentials() -> bool:
 
 
 def describe_run(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the name, group, job type and tags of the wandb run, from the overrides and the sweep of this job."""
+    """Return the name, group, job type and tags of the wandb run, from the overrides and the sweep of this job.
+
+    A job of a sweep gets an id as well: $WANDB_RUN_ID would make one run of all jobs.
+    """
     overrides: list[str] = []
-    group, job_type = None, "train"
+    group, job_type, own = None, "train", {}
     if HydraConfig.initialized():
         hydra = HydraConfig.get()
         overrides = [typed for typed in hydra.overrides.task if not typed.lstrip("+~").startswith(NOT_THE_MODEL)]
         if hydra.mode == RunMode.MULTIRUN:
             group, job_type = Path(hydra.sweep.dir).name, "sweep"
+            own = {"id": secrets.token_hex(4), "resume": "never"}
     return {
         "name": (" ".join(overrides) or config["name"])[:LONGEST_NAME],
         "group": group,
         "job_type": job_type,
         "tags": [typed for typed in overrides if len(typed) <= LONGEST_TAG],
+        **own,
     }
 
 
