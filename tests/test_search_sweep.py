@@ -35,6 +35,7 @@ def test_each_trial_is_trained_in_its_folder_with_its_values(monkeypatch, here, 
     trials = trials_of(here / "s" / "study.db")
     assert [trial.state.name for trial in trials] == ["COMPLETE", "COMPLETE"]
     printed = capsys.readouterr().out
+    assert "sweep: 1 of 2 jobs have ended (1 finished), about" in printed
     for trial in trials:
         folder = here / "s" / str(trial.number)
         config = layout_config(folder)

@@ -74,13 +74,16 @@ class SearchRun:
         space: what is searched.
         trials: the trials of the search.
         launch: launches jobs.
+
+    Attributes:
+        most: number of trials, of all sweeps that share the study.
     """
 
     def __init__(self, folder: Path, config: DictConfig, space: "SearchSpace", trials: Trials, launch: Launch):
         self._folder, self._config, self._space, self._trials, self._launch = folder, config, space, trials, launch
         self._options: SearchOptions = config.sweep
         grid = space.size if self._options.sampler == "grid" else None
-        self._most = min(self._options.trials, grid or self._options.trials)
+        self.most = min(self._options.trials, grid or self._options.trials)
         plan = read_plan(folder)
         self._jobs = list(plan.jobs) if plan else []
 
@@ -117,7 +120,7 @@ class SearchRun:
         """Return the jobs of an earlier process that have to begin or to go on; tell the others how they ended."""
         own = sorted(self._trials.of_jobs().items())
         for number, trial in own:  # of those that did not get as far as the plan
-            if number >= len(self._jobs) and not self._trials.discard_surplus(trial, self._most):
+            if number >= len(self._jobs) and not self._trials.discard_surplus(trial, self.most):
                 self._add(trial)
         numbers = [number for number, trial in own if number < len(self._jobs) and trial.state.name == "RUNNING"]
         self._tell(numbers)
@@ -132,7 +135,7 @@ class SearchRun:
         """Make the trials of the next batch, and add their jobs to the plan."""
         numbers = []
         for _ in range(self._at_once()):
-            trial = self._trials.add(len(self._jobs), self._most)
+            trial = self._trials.add(len(self._jobs), self.most)
             if trial is None:
                 break
             numbers.append(len(self._jobs))

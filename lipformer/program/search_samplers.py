@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from numpy.random import SeedSequence
 from optuna import Study
 from optuna.distributions import BaseDistribution
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
@@ -46,7 +47,7 @@ class _Seeded(BaseSampler):
         self._sampler = kind(seed=seed)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        self._sampler = self._kind(seed=hash((self._seed, trial.number)) % 2**32)
+        self._sampler = self._kind(seed=int(SeedSequence((self._seed, trial.number)).generate_state(1)[0]))
         self._sampler.before_trial(study, trial)
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:

@@ -24,9 +24,13 @@ class SweepProgress:
 
     Args:
         folder: the folder of the sweep.
+
+    Attributes:
+        expected: number of jobs that there will be; 0 for those of the plan. A search plans them one by one.
     """
 
     def __init__(self, folder: Path):
+        self.expected = 0
         self._folder = folder
         self._begun = time.monotonic()
         self._before = self._ended = sum(_has_ended(job) for job in read_jobs(folder))
@@ -55,11 +59,12 @@ class SweepProgress:
         """Return one line: how many jobs have ended, and how long the others will take if they take as long."""
         statuses = Counter(job.outcome.status for job in jobs)
         told = ", ".join(f"{count} {status}" for status, count in statuses.items() if status in FINAL)
-        line = f"sweep: {self._ended} of {len(jobs)} jobs have ended ({told})"
+        most = max(len(jobs), self.expected)
+        line = f"sweep: {self._ended} of {most} jobs have ended ({told})"
         here = self._ended - self._before
-        if here <= 0 or self._ended == len(jobs):
+        if here <= 0 or self._ended == most:
             return line
-        seconds = (time.monotonic() - self._begun) / here * (len(jobs) - self._ended)
+        seconds = (time.monotonic() - self._begun) / here * (most - self._ended)
         return f"{line}, about {duration(seconds)} left"
 
     def close(self) -> None:

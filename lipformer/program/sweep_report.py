@@ -78,6 +78,11 @@ class SweepReport(Callback):
             self._progress.watch()
         SweepReport.running = self
 
+    def expect(self, jobs: int) -> None:
+        """Say how many jobs there will be, where the plan does not."""
+        if self._progress is not None:
+            self._progress.expected = jobs
+
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Say how far the sweep is, if its jobs run in this process."""
         if self._progress is not None and SweepReport.running is self:

@@ -13,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from lipformer.errors import UsageError
 from lipformer.options.search import SearchOptions
 from lipformer.program.sweep_plan import as_launched
+from lipformer.program.sweep_report import SweepReport
 from lipformer.runs.search import import_optuna
 from lipformer.runs.sweep import without_sweep_keys
 
@@ -51,7 +52,10 @@ class SearchSweeper(Sweeper):
         self.validate_batch_is_legal(as_launched(space.samples(), config))
         folder = Path(config.hydra.sweep.dir)
         trials = open_search(folder, config, space)
-        SearchRun(folder, config, space, trials, self._launch).run()
+        search = SearchRun(folder, config, space, trials, self._launch)
+        if SweepReport.running is not None and options["storage"] is None:  # else other sweeps have a share of them
+            SweepReport.running.expect(search.most)
+        search.run()
 
     def _launch(self, jobs: Sequence[Sequence[str]], first: int) -> None:
         self._launcher.launch(jobs, initial_job_idx=first)
