@@ -122,6 +122,8 @@ def tell_all() -> None:
 
 def run(asked: Asked) -> None:
     """Be train.py, in a process that has just been forked."""
+    for name in ("SIGTERM", "SIGHUP", "SIGUSR1"):  # nohup ignores HUP
+        signal.signal(getattr(signal, name), signal.SIG_DFL)
     os.chdir(asked["folder"])
     os.environ.update(asked["environment"])
     told = os.open(os.environ[TOLD], os.O_WRONLY)

@@ -74,7 +74,14 @@ def test_killed_at_a_random_moment(number, text, whole, tmp_path, record_propert
     assert_equal_runs(whole[0], continued)
 
 
-@pytest.mark.parametrize("line", ["saving 6", pytest.param("finishing 12", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "saving 6",
+        pytest.param("validation 12", marks=pytest.mark.slow),
+        pytest.param("finishing 12", marks=pytest.mark.slow),
+    ],
+)
 def test_killed_in_saving(line, text, whole, tmp_path):
     command = (*RUN, f"data.train={text}")
     done = run_faulty(*command, "hydra.run.dir=killed", folder=tmp_path, fault=f"SIGKILL {line}")

@@ -84,7 +84,13 @@ class BestCheckpoint(FiniteCheckpoint):
         # A run that was stopped between its two checkpoints has a newer best one than its last one tells of.
         own = read_checkpoint(old)["callbacks"].get(self.state_key, state_dict)
         score = own["best_model_score"]
-        moved = {"dirpath": self.dirpath, "best_model_path": str(new), "kth_best_model_path": str(new)}
+        moved = {
+            "best_model_score": score,
+            "kth_value": score,
+            "dirpath": self.dirpath,
+            "best_model_path": str(new),
+            "kth_best_model_path": str(new),
+        }
         super().load_state_dict({**state_dict, **moved, "best_k_models": {str(new): score}, "last_model_path": ""})
 
 
