@@ -194,7 +194,7 @@ def test_unreadable_file(tiny_run, monkeypatch):
     def deny(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(torch, "load", deny)
+    monkeypatch.setattr("lipformer.assembly.archive.open_regular", deny)
     with pytest.raises(CheckpointError, match=r"best.ckpt: Permission denied; make the file readable"):
         load_run(tiny_run)
 
@@ -214,8 +214,7 @@ def test_unreadable_file(tiny_run, monkeypatch):
 def test_code_is_neither_run_nor_loaded(refused, tmp_path, monkeypatch, contents, named):
     monkeypatch.chdir(tmp_path)
     for protocol in (2, 4):
-        message = refused(pickle.dumps(contents, protocol=protocol))
-        assert "holds code" in message or protocol == 4  # torch's reader does not get that far in newer pickles
+        assert "not a whole checkpoint" in refused(pickle.dumps(contents, protocol=protocol))
     message = refused(contents)
     assert "holds code" in message
     assert named in message

@@ -19,10 +19,10 @@ from lipformer.errors import LipformerError, UsageError
 from lipformer.report import write_report
 from lipformer.report.charts import charted, draw_charts
 from lipformer.report.tables import runs_table
-from lipformer.report.text import visible
 from lipformer.runs.quantities import CATALOGUE
 from lipformer.runs.record import RunRecord, Series, read_record
 from lipformer.studies.report import ReportStudy, printed
+from lipformer.system.text import visible
 from lipformer.tasks import LANGUAGE
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\"'&<!--"

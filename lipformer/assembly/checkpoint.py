@@ -2,9 +2,7 @@
 
 import logging
 import platform
-import re
 import textwrap
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,8 +11,10 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 
+from lipformer.assembly.archive import CodeError, FormError, opened_archive, read_archive
 from lipformer.assembly.build import LOADER_KEYS, build_model, check_targets
 from lipformer.assembly.exported import PREFIX, read_exported
+from lipformer.assembly.limits import limited_to
 from lipformer.assembly.old_configs import as_written_today, rename_weights
 from lipformer.config import MODEL_GROUPS, keys_read
 from lipformer.data.fingerprint import Fingerprint, from_plain, to_plain
@@ -110,12 +110,9 @@ def find_checkpoint(path: str | Path, which: str = "best", key: str = "checkpoin
 
 
 def is_whole(path: Path) -> bool:
-    """Return whether a checkpoint is complete, and all its bytes are those that were written.
-
-    torch writes checksums into the archive but does not compare them: weights that a disk changed would be used.
-    """
+    """Return whether a checkpoint is complete, and all its bytes are those that were written."""
     try:
-        with zipfile.ZipFile(path) as archive:
+        with opened_archive(path) as archive:
             return archive.testzip() is None
     except PermissionError:  # reported when the file is read
         return True
@@ -123,10 +120,11 @@ def is_whole(path: Path) -> bool:
         return False
 
 
-def _damaged(path: Path) -> str:
-    others = [name for name in (BEST, LAST, PREVIOUS) if is_whole(path.with_name(name))]
+def _damaged(path: Path, fault: str = "truncated, or another kind of file") -> str:
+    beside = (name for name in (BEST, LAST, PREVIOUS) if name != path.name)
+    others = [name for name in beside if is_whole(path.with_name(name))]
     remedy = f"there is still {' and '.join(map(str, others))}: give one's path" if others else "no other one is left"
-    return f"{path}: not a whole checkpoint (truncated, or another kind of file); beside it {remedy}"
+    return f"{path}: not a whole checkpoint ({fault}); beside it {remedy}"
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -140,19 +138,15 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     if path.name == EXPORTED_WEIGHTS:
         return read_exported(path)
     try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True)
-    except PermissionError as error:
-        raise CheckpointError(f"{path}: {error.strerror}; make the file readable") from error
-    except Exception as error:  # damaged bytes raise UnpicklingError, RuntimeError, KeyError, IndexError and others
-        if code := re.search(r"GLOBAL (\S+)", str(error)):
-            raise CheckpointError(
-                f"{path}: it holds code ({code.group(1)}) and is not loaded; use a checkpoint of lipformer"
-            ) from error
+        checkpoint = read_archive(path)
+    except CodeError as error:
         raise CheckpointError(
-            f"{path}: not a whole checkpoint (truncated, or another kind of file); use another file of the run"
+            f"{path}: it holds code ({error}) and is not loaded; use a checkpoint of lipformer"
         ) from error
-    if not is_whole(path):
-        raise CheckpointError(_damaged(path))
+    except OSError as error:
+        raise CheckpointError(f"{path}: {error.strerror or error}; make the file readable") from error
+    except FormError as error:
+        raise CheckpointError(_damaged(path, str(error))) from error
     extras = checkpoint.get("lipformer") if isinstance(checkpoint, dict) else None
     if not isinstance(extras, dict) or not {"format", "config", "vocabulary"} <= extras.keys():
         raise CheckpointError(
@@ -202,15 +196,16 @@ def rebuild_run(checkpoint: Mapping[str, Any], path: Path, *, allow_targets: Seq
         check_targets(config, allow_targets, str(path))
         vocabulary = Vocabulary.from_plain(extras["vocabulary"])
         _check_plain_parts(checkpoint, config)
-        model = build_model(config, len(vocabulary))
         state = checkpoint["state_dict"].items()
         weights = {name.removeprefix(PREFIX): tensor for name, tensor in state if name.startswith(PREFIX)}
+        with limited_to(weights):
+            model = build_model(config, len(vocabulary))
         if path.name == EXPORTED_WEIGHTS:
             _check_types(weights, model.state_dict())
         model.load_state_dict(weights)
     except CheckpointError:
         raise
-    except (LipformerError, LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+    except (LipformerError, LookupError, TypeError, AttributeError, ValueError, RuntimeError, MemoryError) as error:
         raise CheckpointError(
             f"{path}: its parts do not fit together ({_reason(error)}); it was altered, or written by another version"
         ) from error

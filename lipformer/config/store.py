@@ -42,8 +42,22 @@ def register() -> None:
         store.store(group=group, name=name, node=node, provider="lipformer")
     # The id tells apart two runs that start in the same microsecond; it is cached, so that a run has one id.
     OmegaConf.register_new_resolver("lipformer.id", lambda: secrets.token_hex(3), use_cache=True, replace=True)
+    OmegaConf.register_new_resolver("lipformer.folder", folder_of_name, replace=True)
     OmegaConf.register_new_resolver("lipformer.groups", list_groups, replace=True)
     OmegaConf.register_new_resolver("lipformer.options", list_options, replace=True)
+
+
+def folder_of_name(name: str) -> str:
+    """Return the name of a run as the folder below ``runs/`` that it stands for.
+
+    Raises:
+        UsageError: the folder would lie elsewhere.
+    """
+    if ".." in str(name).replace("\\", "/").split("/") or "\0" in str(name):
+        raise UsageError(
+            f"name={name}: it must be a folder below runs/; to write elsewhere, give hydra.run.dir=<folder>"
+        )
+    return str(name)
 
 
 def choices_by_option(program: str) -> dict[str, list[str]]:

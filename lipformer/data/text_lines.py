@@ -1,9 +1,11 @@
 """Read a UTF-8 text file as lines, or say in one line why it cannot be read."""
 
 import codecs
+import sys
 from pathlib import Path
 
 from lipformer.errors import DataError
+from lipformer.system.reading import read_regular
 
 
 def read_lines(path: Path, key: str) -> list[str]:
@@ -18,12 +20,12 @@ def read_lines(path: Path, key: str) -> list[str]:
         key: the configuration key that named the file, e.g. ``"data.train"``, for messages.
 
     Raises:
-        DataError: no such file, a folder, unreadable, empty, not UTF-8, or holding a NUL byte.
+        DataError: no such file, a folder, a pipe or device, unreadable, empty, not UTF-8, or holding a NUL byte.
     """
     if path.is_dir():
         raise DataError(f"{key}={path} is a folder: name a text file in it")
     try:
-        raw = path.read_bytes()
+        raw = read_regular(path, sys.maxsize, follow=True)
     except FileNotFoundError:
         raise DataError(f"{key}={path} does not exist (looked for {path.absolute()})") from None
     except OSError as error:

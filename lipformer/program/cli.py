@@ -33,6 +33,7 @@ from lipformer.runs.sweep import settled, without_sweep_keys
 from lipformer.system.openmp import limit_spinning
 from lipformer.system.ranks import rank
 from lipformer.system.source import spell_command, typed_command
+from lipformer.system.text import visible
 
 limit_spinning()  # nothing above imports torch, which loads OpenMP
 
@@ -253,4 +254,4 @@ def _refuse_unknown_flags(arguments: list[str]) -> None:
 
 
 def _print_error(line: str) -> None:
-    print(f"error: {line}", file=sys.stderr)
+    print(f"error: {visible(line)}", file=sys.stderr)

@@ -23,6 +23,7 @@ from lipformer.runs.lock import release_lock, take_lock
 from lipformer.runs.outcome import FINAL
 from lipformer.runs.sweep import SweepJob, read_jobs
 from lipformer.system.atomic import naming
+from lipformer.system.text import visible
 from lipformer.tasks import LANGUAGE
 
 CHOOSE_ANOTHER = "choose another with hydra.sweep.dir=<folder>"
@@ -154,7 +155,8 @@ def sweep_table(jobs: list[SweepJob]) -> Table:
         scores = [_score(job.outcome.best, rivals) if job.task.objective == one else "" for one in objectives]
         differing = " ".join(override for override in job.overrides if override not in shared)
         # As Text: a list such as [/data/a.txt] in an override or a reason would be read as markup.
-        table.add_row(*map(Text, (job.name, differing, *scores, job.outcome.status, job.outcome.reason)))
+        cells = (job.name, differing, *scores, job.outcome.status, job.outcome.reason)
+        table.add_row(*map(Text, map(visible, cells)))
     return table
 
 

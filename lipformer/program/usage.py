@@ -21,6 +21,8 @@ def explain(error: BaseException, config_name: str) -> str:
         config_name: ``train`` or ``evaluate``.
     """
     text = " ".join(str(error).split()).split(" See https://hydra.cc")[0].split(" Config search path")[0]
+    if found := re.match(r"UsageError raised while resolving interpolation: (.*?)(?: full_key: .*)?$", text):
+        return found.group(1)  # of a resolver of ours
     cause = " ".join(str(error.__cause__).split()) if error.__cause__ is not None else ""
     if found := re.search(r"Could not override '([^']+)'", text):
         key = found.group(1)

@@ -6,7 +6,7 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from lipformer.report.text import visible
+from lipformer.system.text import visible
 
 
 def environment() -> Environment:

@@ -19,12 +19,12 @@ from lipformer.report.environment import environment, shown
 from lipformer.report.heat_maps import draw_heat_maps, empty_heat_map
 from lipformer.report.style import run_style
 from lipformer.report.tables import NO_STATUS, certificate_table, differences_today, facts, runs_table, short
-from lipformer.report.text import visible
 from lipformer.runs import layout
 from lipformer.runs.differences import environment_differences, flat_config
 from lipformer.runs.metric_names import STABILITY
 from lipformer.runs.plain_files import read_overrides
 from lipformer.runs.record import RunRecord, name_runs
+from lipformer.system.text import visible
 from lipformer.version import __version__
 
 FILES = (

@@ -19,6 +19,7 @@ from lipformer.runs.plain_files import read_overrides
 from lipformer.system.atomic import replace_text
 from lipformer.system.ranks import rank
 from lipformer.system.signals import Terminated, ending_signals
+from lipformer.system.text import VisibleFormatter
 
 log = logging.getLogger(__name__)
 
@@ -119,8 +120,9 @@ def recorded(folder: Path, name: str, closed: Callable[[], None] | None = None) 
         take_lock(folder)
         Outcome("running", None).write(folder)
     file = logging.FileHandler(folder / layout.log_file(name, number), encoding="utf-8")
-    file.setFormatter(logging.Formatter("[%(asctime)s][%(name)s][%(levelname)s] %(message)s"))
+    file.setFormatter(VisibleFormatter("[%(asctime)s][%(name)s][%(levelname)s] %(message)s"))
     terminal = logging.StreamHandler(sys.stdout)
+    terminal.setFormatter(VisibleFormatter())
     terminal.setLevel(logging.INFO if number == 0 else logging.ERROR)
     terminal.addFilter(lambda record: record.name.startswith("lipformer") and not record.exc_info)
     before = root.handlers[:], root.level

@@ -6,9 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lipformer.system.atomic import replacing
+from lipformer.system.reading import read_regular
 
 STEP, EPOCH = "step", "epoch"
 """Columns that tell where in the training a row was logged; steps are counted from 0."""
+LARGEST = 2**30
+"""Bytes of the largest file that is read."""
 
 
 def read_table(file: Path) -> tuple[list[str], list[list[str]]]:
@@ -18,11 +21,11 @@ def read_table(file: Path) -> tuple[list[str], list[list[str]]]:
     line after the header is a row of its own, so that a quote that is not closed ends with it.
 
     Returns:
-        Header and rows; both empty if there is no such file. A row may have more or fewer cells than the header.
+        Header and rows; both empty if there is no such file, or it is no plain file of at most `LARGEST` bytes. A row
+        may have more or fewer cells than the header.
     """
     try:
-        with file.open(encoding="utf-8", errors="replace", newline="") as stream:  # names keep their line breaks
-            text = stream.read()
+        text = read_regular(file, LARGEST).decode("utf-8", errors="replace")
     except OSError:
         return [], []
     *lines, _unfinished = text.replace("\0", "").split("\n")

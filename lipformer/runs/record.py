@@ -109,24 +109,29 @@ def tasks_of(records: Sequence[RunRecord]) -> list[Task]:
 def read_series(file: Path) -> dict[str, Series]:
     """Read the columns of ``metrics.csv``; empty if there is no such file, or no complete row in it."""
     header, rows = read_table(file)
-    cells = np.full((len(rows), len(header)), np.nan)
-    stands = np.zeros(cells.shape, bool)
-    for i, row in enumerate(rows):
-        for j, cell in enumerate(row[: len(header)]):
-            if cell:
-                stands[i, j], cells[i, j] = _number(cell)
     columns = {name: j for j, name in enumerate(header)}
     if STEP not in columns:
         return {}
-    steps = cells[:, columns[STEP]]
+    steps = np.array([_number(row[columns[STEP]])[1] if len(row) > columns[STEP] else np.nan for row in rows])
     known = np.flatnonzero(np.abs(steps) <= LARGEST)  # false for nan
     order = known[np.argsort(steps[known], kind="stable")]
-    steps, cells, stands = steps[order], cells[order], stands[order]
-    tokens = _tokens(steps, cells[:, columns[TOKENS]]) if TOKENS in columns else np.full(len(steps), np.nan)
+    # Only the cells that stand are kept: a table of all of them can be far larger than the file.
+    places: dict[int, list[int]] = {}
+    cells: dict[int, list[float]] = {}
+    for place, i in enumerate(order):
+        for j, cell in enumerate(rows[i][: len(header)]):
+            stands, number = _number(cell) if cell else (False, np.nan)
+            if stands:
+                places.setdefault(j, []).append(place)
+                cells.setdefault(j, []).append(number)
+    steps, tokens = steps[order], np.full(len(order), np.nan)
+    if (known_in := columns.get(TOKENS, -1)) in places:
+        tokens[places[known_in]] = cells[known_in]
+    tokens = _tokens(steps, tokens)
     return {
-        name: Series(steps[stands[:, j]], tokens[stands[:, j]], cells[stands[:, j], j])
+        name: Series(steps[places[j]], tokens[places[j]], np.array(cells[j]))
         for name, j in columns.items()
-        if name not in ("", STEP, EPOCH) and stands[:, j].any()
+        if name not in ("", STEP, EPOCH) and j in places
     }
 
 

@@ -10,12 +10,12 @@ from typing import Any, Literal
 from rich.table import Table
 from rich.text import Text
 
-from lipformer.report.text import visible
 from lipformer.runs import layout
 from lipformer.runs.plain_files import read_json
 from lipformer.system.atomic import replace_text
 from lipformer.system.source import code_commit, typed_command
 from lipformer.system.terminal import BAD
+from lipformer.system.text import visible
 
 Relation = Literal["equal to", "at most", "at least"]
 Verdict = Literal["holds", "fails", "measured"]

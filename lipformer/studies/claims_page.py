@@ -12,6 +12,7 @@ from lipformer.report.environment import environment, shown
 from lipformer.runs import layout
 from lipformer.studies.claims import Claim, claims_table, read_claims, spell, spell_expected, write_claims
 from lipformer.system.atomic import replace_text
+from lipformer.system.reading import read_regular
 from lipformer.system.terminal import wide_console
 from lipformer.version import __version__
 
@@ -112,9 +113,7 @@ def _spell_seeds(seeds: Any) -> str:
 def _embed(file: Path) -> dict[str, str] | None:
     """Return the name of a figure and its content as a data address; None if it is not a PNG file."""
     try:
-        if file.stat().st_size > LARGEST_FIGURE:
-            return None
-        image = file.read_bytes()
+        image = read_regular(file, LARGEST_FIGURE)
     except OSError:
         return None
     if not image.startswith(PNG):

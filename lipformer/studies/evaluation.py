@@ -16,6 +16,7 @@ from lipformer.data.corpus import Split
 from lipformer.data.datamodule import CharDataModule
 from lipformer.errors import CheckpointError
 from lipformer.system.terminal import tracked
+from lipformer.system.text import visible
 from lipformer.tasks import LANGUAGE, Task, task_of
 from lipformer.telemetry.objective import Average
 
@@ -88,7 +89,7 @@ def metrics_table(run: Run, split: str, metrics: Mapping[str, Any]) -> Table:
         "softmax size": str(metrics["softmax_size"]),
         **{measure.short: f"{metrics[f'{prefix}/{measure.name}']:.4f}" for measure in task.measures},
     }.items():
-        table.add_row(what, Text(value))
+        table.add_row(what, Text(visible(value)))
     return table
 
 

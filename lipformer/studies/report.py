@@ -12,10 +12,10 @@ from lipformer.errors import LipformerError, WriteError
 from lipformer.report import write_report
 from lipformer.report.sweep import write_sweep_report
 from lipformer.report.tables import Column, runs_table
-from lipformer.report.text import visible
 from lipformer.runs import layout
 from lipformer.runs.record import RunRecord, find_runs, find_sweeps, name_runs, read_record
 from lipformer.system.terminal import BAD, STATUS_STYLES, wide_console
+from lipformer.system.text import visible
 
 log = logging.getLogger(__name__)
 

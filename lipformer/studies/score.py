@@ -19,6 +19,7 @@ from lipformer.studies.evaluation import METRIC_PREFIX, measure, metrics_table, 
 from lipformer.studies.loading import choose_device, open_run, open_split, record_environment, split_loader
 from lipformer.system.atomic import replace_text
 from lipformer.system.terminal import wide_console
+from lipformer.system.text import visible
 from lipformer.tasks import task_of
 
 log = logging.getLogger(__name__)
@@ -96,5 +97,5 @@ def write_sentences(settings: EvaluateConfig, folder: Path) -> None:
     replace_text(file, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
     console = wide_console()
     for number, sentence in enumerate(sentences, start=1):
-        console.print(Text(f"{number:>{len(str(len(sentences)))}}  {sentence}"), soft_wrap=True)
+        console.print(Text(f"{number:>{len(str(len(sentences)))}}  {visible(sentence)}"), soft_wrap=True)
     log.info("sentences: %s", file)

@@ -5,11 +5,11 @@ import math
 import os
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 
-def read_regular(file: Path, most: int, *, follow: bool = False) -> bytes:
-    """Return the content of a file, without waiting for one that nobody writes to, such as a named pipe.
+def open_regular(file: Path, most: int, *, follow: bool = False) -> BinaryIO:
+    """Open a file to read, without waiting for one that nobody writes to, such as a named pipe.
 
     Args:
         file: the file.
@@ -23,13 +23,18 @@ def read_regular(file: Path, most: int, *, follow: bool = False) -> bytes:
     """
     # Without O_NONBLOCK, the opening of a pipe waits for a writer.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
-    with open(os.open(file, flags), "rb") as stream:
-        status = os.fstat(stream.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("no plain file")
-        if status.st_size > most:
-            raise OSError(f"larger than {most:,} bytes")
-        return stream.read(status.st_size)
+    descriptor = os.open(file, flags)
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= most:
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    raise OSError(f"larger than {most:,} bytes" if stat.S_ISREG(status.st_mode) else "no plain file")
+
+
+def read_regular(file: Path, most: int, *, follow: bool = False) -> bytes:
+    """Return the content of a file; arguments and errors as for `open_regular`."""
+    with open_regular(file, most, follow=follow) as stream:
+        return stream.read(os.fstat(stream.fileno()).st_size)
 
 
 def strict_json(text: str | bytes) -> Any:

@@ -1,4 +1,4 @@
-"""Writing checkpoints so that each is whole or not there at all; the last two are kept."""
+"""Writing checkpoints so that each is whole or not there at all, and reading them; the last two are kept."""
 
 from pathlib import Path
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
+from lipformer.assembly.checkpoint import read_checkpoint
 from lipformer.runs.layout import LAST, PREVIOUS
 from lipformer.system.atomic import naming, replacing
 
@@ -34,3 +35,18 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         previous = path.with_name(PREVIOUS) if path.name == LAST else None
         with replacing(path, previous=previous) as file:
             torch.save(checkpoint, file)
+
+    def load_checkpoint(
+        self, path: str | Path, map_location: Any = None, weights_only: bool | None = None
+    ) -> dict[str, Any]:
+        """Read a checkpoint as everything else here does, onto the CPU.
+
+        Args:
+            path: the file.
+            map_location: has no effect; Lightning moves the tensors to where they belong.
+            weights_only: has no effect; no code from the file ever runs.
+
+        Raises:
+            CheckpointError: it cannot be read, or holds code.
+        """
+        return read_checkpoint(Path(path))

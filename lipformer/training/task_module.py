@@ -13,7 +13,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
-from lipformer.assembly.old_configs import rename_weights
 from lipformer.data.collate import Batch
 from lipformer.errors import DivergedError
 from lipformer.runs.metric_names import TOKENS, TRAIN, VALID, metric_name
@@ -206,7 +205,6 @@ class TaskModule(pl.LightningModule):
 
         Such a validation is made again from its beginning, since its sums are not in the checkpoint.
         """
-        rename_weights(checkpoint)  # Lightning read the file itself, and loads the weights next
         extras = checkpoint["lipformer"]
         self.tokens_seen = extras["tokens_seen"]
         self.train_average.update(torch.tensor(extras["nats"], dtype=torch.float64), torch.tensor(extras["tokens"]))

@@ -4,6 +4,8 @@ import contextlib
 import json
 import logging
 import math
+import re
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,6 +27,8 @@ from lipformer.training.loggers.wandb_mode import describe_run, first_line, no_r
 log = logging.getLogger(__name__)
 
 LOCAL_TIMEOUT = 90.0  # seconds in which wandb's own process has to start, enough for a busy machine
+RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
+"""The ids of runs of wandb, which become part of names of files and addresses."""
 STEP = "trainer/global_step"  # logged by the base class with every metric; wandb's own step counts the calls of `log`
 
 
@@ -204,7 +208,12 @@ def earlier_run_id(folder: Path, resume: str | None) -> str | None:
         path = Path(resume).absolute()
         notes.append((path if path.is_dir() else layout.run_folder_of(path)) / layout.WANDB_RUN)
     told = next((read_json(note) for note in notes if note.is_file()), None)
-    return told.get("id") if isinstance(told, dict) else None
+    earlier = told.get("id") if isinstance(told, dict) else None
+    if isinstance(earlier, str) and RUN_ID.fullmatch(earlier):
+        return earlier
+    if any(os.path.lexists(note) for note in notes):
+        log.warning("wandb: %s names no run that could be continued: this one begins a new run", notes[-1])
+    return None
 
 
 def _forget_the_client() -> None:

@@ -1,5 +1,6 @@
-"""Text from run folders is made harmless to the page or terminal that shows it."""
+"""Text from files is made harmless to the page, terminal or log that shows it."""
 
+import logging
 import unicodedata
 
 HIDDEN = {"Cc", "Cs"}
@@ -13,6 +14,14 @@ def visible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(_spelled(character) for character in text)
+
+
+class VisibleFormatter(logging.Formatter):
+    """Formats lines of a log by `visible`: they may name what stands in a file of somebody else."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line or lines of a record."""
+        return visible(super().format(record))
 
 
 def _spelled(character: str) -> str:
