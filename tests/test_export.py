@@ -17,6 +17,7 @@ from lipformer.assembly.checkpoint import checkpoint_extras, load_run
 from lipformer.assembly.export import export_run
 from lipformer.bounds.certificate import certify
 from lipformer.config import conf_dir, register, to_plain, without_unread
+from lipformer.data.fingerprint import fingerprint as fingerprint_of
 from lipformer.data.vocabulary import Vocabulary
 from lipformer.errors import CheckpointError, UsageError, WriteError
 
@@ -42,7 +43,7 @@ def checkpoint_of(*overrides: str, file: Path) -> Path:
         if buffer.is_floating_point() and buffer.dim():
             buffer.add_(0.01 * torch.randn_like(buffer))
     state = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    extras = checkpoint_extras(plain, VOCABULARY)
+    extras = checkpoint_extras(plain, VOCABULARY, {"train": fingerprint_of(["abc"])})
     torch.save({"state_dict": state, "global_step": 5, "lipformer": extras}, file)
     return file
 
@@ -60,6 +61,7 @@ def same(one: lipformer.assembly.checkpoint.Run, other: lipformer.assembly.check
         assert weights[name].dtype == others[name].dtype
         assert torch.equal(weights[name], others[name]), name
     assert (one.config, one.vocabulary, one.step) == (other.config, other.vocabulary, other.step)
+    assert one.fingerprints == other.fingerprints
     ids = torch.randint(len(one.vocabulary), (3, 11), generator=torch.Generator().manual_seed(0))
     assert torch.equal(one.model(ids), other.model(ids))
     assert rows_of(one.model) == rows_of(other.model)
@@ -98,7 +100,16 @@ def test_no_pickle_is_read(exported, monkeypatch):
 
 def test_what_the_json_says(tiny_run, exported):
     about = json.loads((exported / "model.json").read_text())
-    assert list(about) == ["format", "fingerprint", "step", "allow_targets", "versions", "vocabulary", "config"]
+    assert list(about) == [
+        "format",
+        "fingerprint",
+        "step",
+        "allow_targets",
+        "versions",
+        "corpus",
+        "vocabulary",
+        "config",
+    ]
     assert (about["format"], about["step"], about["allow_targets"]) == (1, 3, [])
     assert about["versions"].keys() >= {"lipformer", "torch", "python"}
     assert about["config"] == load_run(tiny_run).config

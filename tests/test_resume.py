@@ -2,13 +2,13 @@
 
 import json
 import signal
-import sys
 
 import pytest
 import torch
 from programs import TINY, start_train, train, wait_for, write_text
 
 from lipformer import load_run
+from lipformer.assembly import checkpoint as checkpoint_module
 from lipformer.data.fingerprint import fingerprint
 from lipformer.data.text_files import TextFiles
 from lipformer.models.transformer import CharTransformer

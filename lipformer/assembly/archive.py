@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import torch
 
 from lipformer.errors import one_line
-from lipformer.system.reading import open_regular
+from lipformer.system.reading import memory_size, open_regular
 
 LARGEST_PICKLE = 64 * 2**20
 """Bytes of the pickle, in which tensors are names only."""
@@ -74,7 +74,7 @@ def opened_archive(path: Path) -> Iterator[zipfile.ZipFile]:
         FormError: they are not: it is compressed, or records overlap; or one is named as torch never names it.
         OSError: it cannot be read, or is no plain file.
     """
-    with open_regular(path, sys.maxsize, follow=True) as stream:
+    with open_regular(path, memory_size(), follow=True) as stream:
         try:
             archive = zipfile.ZipFile(stream)
         except Exception as error:

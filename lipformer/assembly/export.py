@@ -7,6 +7,7 @@ import torch
 
 from lipformer.assembly.checkpoint import Run, find_checkpoint, read_checkpoint, rebuild_run
 from lipformer.assembly.exported import write_exported
+from lipformer.data.fingerprint import to_plain
 from lipformer.errors import CheckpointError, UsageError
 from lipformer.runs.layout import EXPORTED_WEIGHTS
 from lipformer.system.atomic import making
@@ -43,6 +44,7 @@ def export_run(
             run.model.state_dict(),
             config=run.config,
             vocabulary=run.vocabulary.to_plain(),
+            corpus=to_plain(run.fingerprints),
             versions=read["lipformer"].get("versions", {}),
             step=run.step,
         )
@@ -70,7 +72,7 @@ def _check_equal(run: Run, again: Run) -> None:
     """
     one, other = run.model.state_dict(), again.model.state_dict()
     weights = one.keys() == other.keys() and all(_same_bits(one[name], other[name]) for name in one)
-    rest = [(run.config, again.config), (run.vocabulary, again.vocabulary), (run.step, again.step)]
+    rest = [(getattr(run, name), getattr(again, name)) for name in ("config", "vocabulary", "step", "fingerprints")]
     if not weights or any(before != after for before, after in rest):
         raise CheckpointError(f"{run.path}: read back from safetensors and JSON it would not be the same model")
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from safetensors.torch import load, save
 from lipformer.assembly.build import targets_outside
 from lipformer.errors import CheckpointError
 from lipformer.runs.layout import EXPORTED_MODEL, EXPORTED_WEIGHTS
-from lipformer.system.reading import read_regular, strict_json
+from lipformer.system.reading import memory_size, read_regular, strict_json
 
 FORMAT = 1
 PREFIX = "model."
@@ -30,6 +29,7 @@ KEYS = {
     "step": int,
     "allow_targets": list,
     "versions": dict,
+    "corpus": dict,
     "vocabulary": list,
     "config": dict,
 }
@@ -42,6 +42,7 @@ def write_exported(
     *,
     config: Mapping[str, Any],
     vocabulary: list[str],
+    corpus: Mapping[str, Any],
     versions: Mapping[str, Any],
     step: int,
 ) -> None:
@@ -52,6 +53,7 @@ def write_exported(
         weights: parameters and buffers by their names in the model. Those that share memory are written each.
         config: the plain configuration of the run.
         vocabulary: the characters, as `Vocabulary.to_plain` returns them.
+        corpus: fingerprints of its text, as `lipformer.data.fingerprint.to_plain` returns them.
         versions: of lipformer and other packages, at the training.
         step: optimizer steps taken.
 
@@ -68,6 +70,7 @@ def write_exported(
             "step": step,
             "allow_targets": targets_outside(config),
             "versions": versions,
+            "corpus": corpus,
             "vocabulary": vocabulary,
             "config": config,
         }
@@ -92,7 +95,7 @@ def read_exported(weights_file: Path) -> dict[str, Any]:
     model_file = weights_file.with_name(EXPORTED_MODEL)
     about = _read_about(model_file)
     try:
-        content = read_regular(weights_file, _memory(), follow=True)
+        content = read_regular(weights_file, memory_size(), follow=True)
     except OSError as error:
         raise CheckpointError(f"{weights_file}: {error.strerror or error}") from error
     if fingerprint(content) != about["fingerprint"]:
@@ -101,7 +104,7 @@ def read_exported(weights_file: Path) -> dict[str, Any]:
             "differs): it was cut off or altered, export the model again"
         )
     state = {f"{PREFIX}{name}": tensor for name, tensor in _read_weights(content, weights_file).items()}
-    extras = {key: about[key] for key in ("config", "vocabulary", "versions")}
+    extras = {key: about[key] for key in ("config", "vocabulary", "corpus", "versions")}
     return {"lipformer": extras, "state_dict": state, "global_step": about["step"]}
 
 
@@ -137,8 +140,3 @@ def _read_weights(content: bytes, file: Path) -> dict[str, torch.Tensor]:
         return load(content)
     except (ValueError, KeyError, TypeError, struct.error, SafetensorError, RuntimeError) as error:
         raise CheckpointError(f"{file}: no whole file of safetensors ({str(error)[:200]})") from error
-
-
-def _memory() -> int:
-    """Return the bytes of memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

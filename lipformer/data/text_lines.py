@@ -1,11 +1,10 @@
 """Read a UTF-8 text file as lines, or say in one line why it cannot be read."""
 
 import codecs
-import sys
 from pathlib import Path
 
 from lipformer.errors import DataError
-from lipformer.system.reading import read_regular
+from lipformer.system.reading import memory_size, read_regular
 
 
 def read_lines(path: Path, key: str) -> list[str]:
@@ -25,7 +24,7 @@ def read_lines(path: Path, key: str) -> list[str]:
     if path.is_dir():
         raise DataError(f"{key}={path} is a folder: name a text file in it")
     try:
-        raw = read_regular(path, sys.maxsize, follow=True)
+        raw = read_regular(path, memory_size(), follow=True)
     except FileNotFoundError:
         raise DataError(f"{key}={path} does not exist (looked for {path.absolute()})") from None
     except OSError as error:

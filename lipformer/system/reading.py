@@ -8,6 +8,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 
+def memory_size() -> int:
+    """Return the bytes of memory of this machine: a file that is larger cannot be read as a whole."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def open_regular(file: Path, most: int, *, follow: bool = False) -> BinaryIO:
     """Open a file to read, without waiting for one that nobody writes to, such as a named pipe.
 
