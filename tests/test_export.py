@@ -15,6 +15,7 @@ import lipformer
 from lipformer.assembly.build import build_model
 from lipformer.assembly.checkpoint import checkpoint_extras, load_run
 from lipformer.assembly.export import export_run
+from lipformer.assembly.exported import KEYS
 from lipformer.bounds.certificate import certify
 from lipformer.config import conf_dir, register, to_plain, without_unread
 from lipformer.data.fingerprint import fingerprint as fingerprint_of
@@ -100,16 +101,8 @@ def test_no_pickle_is_read(exported, monkeypatch):
 
 def test_what_the_json_says(tiny_run, exported):
     about = json.loads((exported / "model.json").read_text())
-    assert list(about) == [
-        "format",
-        "fingerprint",
-        "step",
-        "allow_targets",
-        "versions",
-        "corpus",
-        "vocabulary",
-        "config",
-    ]
+    assert list(about) == list(KEYS)
+    assert about["corpus"].keys() == {"train", "valid"}
     assert (about["format"], about["step"], about["allow_targets"]) == (1, 3, [])
     assert about["versions"].keys() >= {"lipformer", "torch", "python"}
     assert about["config"] == load_run(tiny_run).config

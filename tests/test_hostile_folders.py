@@ -1,10 +1,10 @@
-"""Run folders that somebody sent: nothing in them hangs a reader, takes its memory, acts on its terminal or leads out."""
+"""Run folders that somebody sent: nothing in them hangs a reader, takes its memory, or acts on its terminal."""
 
 import json
 import logging
 import os
 import shutil
-import time
+import signal
 from pathlib import Path
 
 import pytest
@@ -38,15 +38,17 @@ FILES = (
     layout.CLAIMS,
 )
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
-SECONDS = 20
-"""A reader that waits for a pipe or a device would wait for ever."""
+SECONDS = 300
 
 
 @pytest.fixture(autouse=True)
 def no_reader_waits():
-    began = time.monotonic()
+    """Ends a reader that waits for a pipe or a device, which would be for ever."""
+    before = signal.signal(signal.SIGALRM, lambda *_: pytest.fail("a reader waits"))
+    signal.alarm(SECONDS)
     yield
-    assert time.monotonic() - began < SECONDS
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 # --- what lies where a file is expected --------------------------------------------------------------------------
@@ -55,12 +57,9 @@ def no_reader_waits():
 @pytest.mark.parametrize("kind", ODD_FILES)
 def test_only_plain_files_are_read(tmp_path, kind):
     ODD_FILES[kind](tmp_path / "x")
-    with pytest.raises(OSError, match=r"no plain file|larger than|No such file|Too many levels|symbolic links"):
-        read_regular(tmp_path / "x", 2**20)
-    with pytest.raises(
-        OSError, match=r"no plain file|larger than|No such|Too many levels|symbolic links|No such device"
-    ):
-        read_regular(tmp_path / "x", 2**20, follow=True)
+    for follow in (False, True):
+        with pytest.raises(OSError, match=r"no plain file|larger than|No such|Too many levels|symbolic links"):
+            read_regular(tmp_path / "x", 2**20, follow=follow)
 
 
 @pytest.mark.parametrize("kind", ODD_FILES)
@@ -99,9 +98,7 @@ def test_a_checkpoint_that_is_no_file(tmp_path, kind):
 def test_a_text_that_is_no_file(tmp_path, kind):
     """A checkpoint names the text that it is evaluated on."""
     ODD_FILES[kind](tmp_path / "text.txt")
-    if kind == "huge and empty":  # a text may be as large as it likes; this one is larger than any memory
-        os.truncate(tmp_path / "text.txt", 2**50)
-    with pytest.raises((DataError, MemoryError)):
+    with pytest.raises(DataError):
         read_lines(tmp_path / "text.txt", "data.train")
 
 
@@ -165,9 +162,7 @@ def test_interpolations_are_text(tmp_path, monkeypatch):
     assert "hunter2" not in write_report([read_record(tmp_path)], tmp_path / "report.html").read_text()
 
 
-@pytest.mark.parametrize(
-    "text", ["[" * 10**6, '{"a":' * 10**6, '"' + "x" * (16 * 2**20) + '"'], ids=["[", "{", "large"]
-)
+@pytest.mark.parametrize("text", ["[" * 10**6, '{"a":' * 10**6, '"' + "x" * 2**24 + '"'], ids=["[", "{", "large"])
 def test_json_that_is_deep_or_large(tmp_path, text):
     (tmp_path / "status.json").write_text(text)
     assert plain_files.read_json(tmp_path / "status.json") is None
@@ -214,7 +209,7 @@ def test_what_an_evaluation_prints_and_logs(tiny_run, tmp_path, monkeypatch, cap
     checkpoint = torch.load(tiny_run / "checkpoints" / "best.ckpt", weights_only=True)
     checkpoint["lipformer"]["config"]["name"] = f"<b>{ESCAPES}"
     vocabulary = checkpoint["lipformer"]["vocabulary"]
-    checkpoint["lipformer"]["vocabulary"] = ["\x1b", "\x9b", *vocabulary[2:]]
+    checkpoint["lipformer"]["vocabulary"] = ["\x07", "\x1b", *vocabulary[2:-1], "\u202e"]
     torch.save(checkpoint, tmp_path / "x.ckpt")
     (tmp_path / "text.txt").write_text("".join(vocabulary[2:5]) + "\n")
     text = (f"checkpoint={tmp_path / 'x.ckpt'}", f"data.train={tmp_path / 'text.txt'}", "data.unknown=replace")
@@ -247,16 +242,15 @@ def test_a_name_does_not_leave_the_folder_of_runs(tmp_path, monkeypatch, capsys,
     monkeypatch.chdir(tmp_path / "here")
     assert train(monkeypatch, *flags, f"name={name}", "data.train=x.txt") == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert (
-        line == f"error: name={name}: it must be a folder below runs/; to write elsewhere, give hydra.run.dir=<folder>"
-    )
+    remedy = "to write elsewhere, give hydra.run.dir=<folder>"
+    assert line == f"error: name={name}: it must be a folder below runs/; {remedy}"
     assert [path.name for path in tmp_path.rglob("*")] == ["here"]
 
 
 def test_names_below_the_folder_of_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("a/b", "/etc/x", "a..b"):
-        assert train(monkeypatch, f"name={name}", "depth=0") == 2
+        assert train(monkeypatch, f"name={name}", "data.train=x.txt", "depth=0") == 2
         assert "depth=0: it must be" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs"]
 
