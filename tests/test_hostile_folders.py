@@ -1,9 +1,7 @@
 """Run folders that somebody sent: nothing in them hangs a reader, takes its memory, or acts on its terminal."""
 
-import json
 import logging
 import os
-import shutil
 import signal
 from pathlib import Path
 
@@ -16,13 +14,14 @@ from run_folders import write_run
 from lipformer.assembly.checkpoint import find_checkpoint, load_run
 from lipformer.data.text_lines import read_lines
 from lipformer.errors import CheckpointError, DataError, UsageError
-from lipformer.program.sweep_report import list_jobs, sweep_table
+from lipformer.program.sweep_report import sweep_table
 from lipformer.report import write_report
-from lipformer.runs import layout, metrics_csv, plain_files
+from lipformer.runs import layout, plain_files
 from lipformer.runs.folder import recorded
 from lipformer.runs.lock import lock_holder, take_lock
-from lipformer.runs.outcome import read_outcome
+from lipformer.runs.outcome import Outcome, read_outcome
 from lipformer.runs.record import read_record, read_series
+from lipformer.runs.sweep import SweepJob
 from lipformer.studies.claims_page import write_claims_page
 from lipformer.system.reading import read_regular
 from lipformer.training.loggers.wandb_run import earlier_run_id
@@ -118,7 +117,7 @@ def test_links_that_lead_out_are_not_followed(tmp_path):
     claims = write_claims_page([("study", folder)], tmp_path / "claims.html").read_text()
     assert "hunter2" not in page + claims
     assert "data:image" not in claims
-    assert earlier_run_id(str(folder)) is None
+    assert earlier_run_id(tmp_path / "new", str(folder)) is None
 
 
 # --- what a file holds -------------------------------------------------------------------------------------------
@@ -194,11 +193,8 @@ def acts(text: str) -> bool:
 
 
 def test_the_table_of_a_sweep(tmp_path):
-    (tmp_path / "0").mkdir()
-    (tmp_path / "0" / "overrides.yaml").write_text(json.dumps([f"name={ESCAPES}"]))
-    status = {"status": "failed", "exit_code": 1, "reason": f"[red]{ESCAPES}<script>"}
-    (tmp_path / "0" / "status.json").write_text(json.dumps(status))
-    table = shown(sweep_table(list_jobs(tmp_path)))
+    outcome = Outcome("failed", 1, f"[red]{ESCAPES}<script>")
+    table = shown(sweep_table([SweepJob(0, tmp_path / "0", [f"name={ESCAPES}"], outcome)]))
     assert not acts(table)
     assert r"[red]\x1b]0;owned" in table
 
@@ -275,30 +271,16 @@ def test_names_below_the_folder_of_runs(tmp_path, monkeypatch, capsys):
 )
 def test_a_note_of_wandb_that_names_no_run(tmp_path, caplog, note):
     (tmp_path / layout.WANDB_RUN).write_text(note)
-    assert earlier_run_id(str(tmp_path)) is None
+    assert earlier_run_id(tmp_path / "new", str(tmp_path)) is None
     assert "names no run that could be continued: this one begins a new run" in caplog.text
 
 
 def test_a_note_of_wandb_that_names_one(tmp_path, caplog):
-    assert earlier_run_id(None) is None
-    assert earlier_run_id(str(tmp_path)) is None
+    assert earlier_run_id(tmp_path / "new", None) is None
+    assert earlier_run_id(tmp_path / "new", str(tmp_path)) is None
     (tmp_path / layout.WANDB_RUN).write_text('{"id": "a1b2c3d4", "url": "https://example.org/x"}')
-    assert earlier_run_id(str(tmp_path)) == "a1b2c3d4"
+    assert earlier_run_id(tmp_path / "new", str(tmp_path)) == "a1b2c3d4"
     assert not caplog.text
-
-
-def test_the_rows_of_a_run_that_cannot_be_read_are_missed(tiny_run, tmp_path, caplog):
-    from lipformer.training.resume import prepend_metrics
-
-    shutil.copytree(tiny_run, tmp_path / "old")
-    rows = (tmp_path / "old" / "metrics.csv").read_text()
-    (tmp_path / "new").mkdir()
-    (tmp_path / "new" / "metrics.csv").write_text(rows)
-    (tmp_path / "old" / "metrics.csv").rename(tmp_path / "elsewhere.csv")
-    (tmp_path / "old" / "metrics.csv").symlink_to(tmp_path / "elsewhere.csv")
-    prepend_metrics(tmp_path / "new", tmp_path / "old" / "checkpoints" / "last.ckpt", 3)
-    assert "has no rows that can be read: those of this run stand alone" in caplog.text
-    assert len(metrics_csv.read_rows(tmp_path / "new" / "metrics.csv")) == len(rows.splitlines()) - 1
 
 
 def test_a_damaged_checkpoint_beside_a_pipe_is_named(tmp_path):

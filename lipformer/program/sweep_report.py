@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
+from omegaconf.errors import InterpolationResolutionError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -60,7 +61,10 @@ class SweepReport(Callback):
 
         A folder that is not empty is refused, unless it is that of the sweep to resume: jobs would be mixed up.
         """
-        folder = self._folder = Path(config.hydra.sweep.dir).absolute()
+        try:
+            folder = self._folder = Path(config.hydra.sweep.dir).absolute()
+        except InterpolationResolutionError:  # raised again, and explained, where the sweep begins
+            return
         resumed = OmegaConf.select(config, RESUME) is not None
         try:
             if not resumed and folder.is_dir() and any(folder.iterdir()):

@@ -4,8 +4,8 @@ import contextlib
 import json
 import logging
 import math
-import re
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
