@@ -19,11 +19,11 @@ from lipformer.report.style import DASHES, run_style, value_colours
 from lipformer.report.sweep.rows import REASON, SweepColumn
 from lipformer.report.sweep.settings import mapped_task, spread_table
 from lipformer.report.tables import Column, fixed, short
-from lipformer.report.text import visible
 from lipformer.runs import layout
 from lipformer.runs.outcome import FINAL
 from lipformer.runs.sweep import read_plan
 from lipformer.runs.swept import SEED, Key, Setting, SweptJob, settings_of, split_override, swept_keys, values_of
+from lipformer.system.text import visible
 from lipformer.tasks import Task
 from lipformer.version import __version__
 

@@ -17,11 +17,11 @@ from lipformer.report.tables import (
     value_cell,
     whole,
 )
-from lipformer.report.text import visible
 from lipformer.runs import quantities
 from lipformer.runs.metric_names import LOGITS, PARAMETERS, SECONDS, TOKENS_PER_SECOND
 from lipformer.runs.record import RunRecord
 from lipformer.runs.swept import SweptJob, swept_keys, values_of
+from lipformer.system.text import visible
 
 JOB, STATUS, REASON = "job", "status", "reason"
 """The first columns."""

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from lipformer.report.tables import Cell, Column, fixed, value_cell, whole
-from lipformer.report.text import visible
 from lipformer.runs.swept import (
     SEED,
     Key,
@@ -16,6 +15,7 @@ from lipformer.runs.swept import (
     settings_of,
     swept_keys,
 )
+from lipformer.system.text import visible
 from lipformer.tasks import Task
 
 MOST_TOLD = 8
