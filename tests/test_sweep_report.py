@@ -11,7 +11,8 @@ from programs import train, write_text
 from rich.console import Console
 from wandb_record import read_runs
 
-from lipformer.program.sweep_report import SweepReport, sweep_table
+from lipformer.program.sweep_report import SweepReport
+from lipformer.program.sweep_table import sweep_table
 from lipformer.runs.outcome import Outcome, read_outcome
 from lipformer.runs.sweep import NEVER_ENDED, SweepJob, read_jobs
 
@@ -49,10 +50,13 @@ def test_table_names_what_differs_and_marks_the_best():
         SweepJob(1, Path("1"), ["depth=1", "lr=2"], Outcome(best=2.25)),
         SweepJob(2, Path("2"), ["depth=1", "lr=3"], FAILED),
         SweepJob(3, Path("3"), [], NEVER_ENDED),
+        SweepJob(4, Path("4"), ["depth=1", "lr=4"], Outcome("diverged", 3, "the loss became nan", 1.5)),
     ]
     text = table_text(jobs)
     assert "2.5000 " in text
     assert "2.2500 *" in text
+    assert "1.5000 " in text
+    assert text.count("*") == 1
     assert "lr=3" in text
     assert "no such file" in text
     assert "depth=1" not in text

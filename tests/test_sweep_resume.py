@@ -291,7 +291,7 @@ def test_progress_counts_what_has_ended_and_estimates_the_rest(tmp_path, monkeyp
         (tmp_path / str(number) / "overrides.yaml").write_text(f"- lr={number}\n")
         if number == 0:
             outcome.write(tmp_path / "0")
-            progress = SweepProgress(tmp_path)  # job 0 had ended before this process began
+            progress = SweepProgress(tmp_path, report=False)  # job 0 had ended before this process began
         outcome.write(tmp_path / str(number))
     progress._ended = 2
     told = progress.line(read_jobs(tmp_path))
@@ -301,3 +301,56 @@ def test_progress_counts_what_has_ended_and_estimates_the_rest(tmp_path, monkeyp
 @pytest.mark.parametrize(("seconds", "told"), [(5.4, "5 s"), (119, "2 min"), (3600, "60 min"), (9000, "2.5 h")])
 def test_a_duration_has_one_unit(seconds, told):
     assert duration(seconds) == told
+
+
+def test_the_report_of_a_sweep_takes_a_small_share_of_the_time(tmp_path, monkeypatch):
+    """Each report takes 10 s: there is one after the first job, none for 200 s, and one at the end."""
+    now, written = [0.0], []
+    monkeypatch.setattr("lipformer.program.sweep_progress.time.monotonic", lambda: now[0])
+
+    def write(folder):
+        written.append(now[0])
+        now[0] += 10
+        return [folder, folder]
+
+    monkeypatch.setattr("lipformer.report.sweep.write_sweep_report", write)
+    write_plan(tmp_path, SweepPlan("train", [], "/", [[f"lr={number}"] for number in range(8)]))
+    progress = SweepProgress(tmp_path, report=True)
+    for number in range(7):
+        now[0] = 100.0 * (number + 1)
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "overrides.yaml").write_text(f"- lr={number}\n")
+        Outcome(best=1.0).write(tmp_path / str(number))
+        progress.update()
+        progress.update()
+    progress.close()
+    assert written == [100, 400, 700, 710]
+
+
+def test_a_report_that_fails_does_not_end_the_sweep(tmp_path, monkeypatch, capsys):
+    def fail(folder):
+        raise ValueError("a broken file")
+
+    monkeypatch.setattr("lipformer.report.sweep.write_sweep_report", fail)
+    write_plan(tmp_path, SweepPlan("train", [], "/", [["lr=1"]]))
+    progress = SweepProgress(tmp_path, report=True)
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "overrides.yaml").write_text("- lr=1\n")
+    Outcome(best=1.0).write(tmp_path / "0")
+    progress.update()
+    assert "the report of the sweep could not be written (ValueError: a broken file)" in capsys.readouterr().out
+
+
+def test_what_has_not_changed_is_not_read_again(tmp_path, monkeypatch):
+    job = tmp_path / "0"
+    job.mkdir()
+    (job / "overrides.yaml").write_text("- lr=1\n")
+    (job / "config.yaml").write_text("lr: 1\n")
+    Outcome(best=1.0).write(job)
+    first = read_jobs(tmp_path)
+    monkeypatch.setattr("lipformer.runs.sweep.read_config", None)
+    monkeypatch.setattr("lipformer.runs.sweep.read_overrides", None)
+    assert read_jobs(tmp_path) == first
+    monkeypatch.undo()
+    (job / "overrides.yaml").write_text("- lr=10\n")
+    assert read_jobs(tmp_path)[0].overrides == ["lr=10"]

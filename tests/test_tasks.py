@@ -13,7 +13,7 @@ from rich.console import Console
 from lipformer import tasks
 from lipformer.config.targets import locate
 from lipformer.data.collate import IGNORE
-from lipformer.program.sweep_report import sweep_table
+from lipformer.program.sweep_table import sweep_table
 from lipformer.runs.outcome import Outcome
 from lipformer.runs.record import read_record, tasks_of
 from lipformer.runs.sweep import SweepJob

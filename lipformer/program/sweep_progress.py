@@ -1,17 +1,15 @@
 """How far a sweep is: a line in the terminal and its report, whenever a job has ended."""
 
 import contextlib
-import logging
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from lipformer.errors import one_line
 from lipformer.runs.outcome import FINAL
 from lipformer.runs.sweep import SweepJob, read_jobs
-
-log = logging.getLogger(__name__)
 
 EVERY = 2.0
 """Seconds between two looks at the jobs of other processes."""
@@ -24,14 +22,17 @@ class SweepProgress:
 
     Args:
         folder: the folder of the sweep.
+        report: whether to write its report.
 
     Attributes:
         expected: number of jobs that there will be; 0 for those of the plan. A search plans them one by one.
     """
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, *, report: bool):
         self.expected = 0
         self._folder = folder
+        self._wants_report = report
+        self._report_seconds, self._report_at = 0.0, 0.0
         self._begun = time.monotonic()
         self._before = self._ended = sum(_has_ended(job) for job in read_jobs(folder))
         self._over = threading.Event()
@@ -48,12 +49,31 @@ class SweepProgress:
                 self.update()
 
     def update(self) -> None:
-        """If jobs have ended since the last look, print how far the sweep is."""
+        """If jobs have ended since the last look, print how far the sweep is, and write its report."""
         jobs = read_jobs(self._folder)
         ended = sum(map(_has_ended, jobs))
-        if ended != self._ended:
-            self._ended = ended
-            print(self.line(jobs), flush=True)
+        if ended == self._ended:
+            return
+        self._ended = ended
+        print(self.line(jobs), flush=True)
+        if self._report_seconds <= SHARE * (time.monotonic() - self._report_at):
+            self._report()
+
+    def _report(self) -> None:
+        if not self._wants_report:
+            return
+        begun = time.monotonic()
+        try:
+            from lipformer.report.sweep import write_sweep_report  # imports Bokeh and Matplotlib
+
+            page = write_sweep_report(self._folder)[1]
+        except Exception as error:  # whatever the error, the jobs go on
+            print(f"the report of the sweep could not be written ({one_line(error)})", flush=True)
+        else:
+            if self._report_at == 0:
+                print(f"look at the sweep in: {page}", flush=True)
+        self._report_at = time.monotonic()
+        self._report_seconds = self._report_at - begun
 
     def line(self, jobs: Sequence[SweepJob]) -> str:
         """Return one line: how many jobs have ended, and how long the others will take if they take as long."""
@@ -68,10 +88,12 @@ class SweepProgress:
         return f"{line}, about {duration(seconds)} left"
 
     def close(self) -> None:
-        """End the watching."""
+        """End the watching, and write the report of what has ended."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
+        if self._ended:
+            self._report()
 
 
 def duration(seconds: float) -> str:

@@ -12,9 +12,6 @@ from hydra.core.utils import JobReturn
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import InterpolationResolutionError
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from lipformer.errors import LipformerError, UsageError
 from lipformer.program.sweep_plan import RESUME, begin_plan, quoted
@@ -24,13 +21,9 @@ from lipformer.runs.lock import release_lock, take_lock
 from lipformer.runs.outcome import FINAL
 from lipformer.runs.sweep import SweepJob, read_jobs
 from lipformer.system.atomic import naming
-from lipformer.system.text import visible
-from lipformer.tasks import LANGUAGE
 
 CHOOSE_ANOTHER = "choose another with hydra.sweep.dir=<folder>"
 log = logging.getLogger(__name__)
-
-WIDE = 200
 
 
 class SweepReport(Callback):
@@ -74,7 +67,7 @@ class SweepReport(Callback):
             take_lock(folder)
             if not resumed:
                 begin_plan(folder, self._program, sys.argv[1:])
-            self._progress = SweepProgress(folder)
+            self._progress = SweepProgress(folder, report=OmegaConf.select(config, "trainer.report", default=True))
         except LipformerError as error:  # Hydra turns an exception in a callback into a warning
             print(f"error: {error}", file=sys.stderr)
             sys.exit(error.exit_code)
@@ -109,8 +102,9 @@ class SweepReport(Callback):
             self._progress.close()
         jobs = read_jobs(self._folder)
         if jobs:
-            # In a file or a pipe lines are not folded: a folded path cannot be searched for.
-            Console(width=None if sys.stdout.isatty() else WIDE).print(sweep_table(jobs))
+            from lipformer.program.sweep_table import print_sweep  # imports rich
+
+            print_sweep(jobs)
             _gather_claims(self._folder, jobs)
             if any(job.outcome.status not in FINAL for job in jobs):
                 print(f"go on with: python {self._program}.py -m {RESUME}={shlex.quote(str(self._folder))}")
@@ -142,27 +136,3 @@ def _gather_claims(sweep: Path, jobs: Sequence[SweepJob]) -> None:
 
 def _study_name(job: SweepJob) -> str:
     return next((text.removeprefix("study=") for text in job.overrides if text.startswith("study=")), job.name)
-
-
-def sweep_table(jobs: list[SweepJob]) -> Table:
-    """Return a table of the jobs with the overrides in which they differ; the best job of each task is marked."""
-    objectives = list(dict.fromkeys(job.task.objective for job in jobs)) or [LANGUAGE.objective]
-    caption = "; ".join(f"{objective.unit}: {objective.long}" for objective in objectives)
-    table = Table(title="Sweep", caption=f"{caption}; of a training, the best on valid")
-    for column in ("job", "overrides", *(objective.unit for objective in objectives), "status", "reason"):
-        numbers = column in [objective.unit for objective in objectives]
-        table.add_column(column, justify="right" if numbers else "left", overflow="fold")
-    known = [set(job.overrides) for job in jobs if job.overrides]
-    shared = set.intersection(*known) if len(known) > 1 else set()
-    for job in jobs:
-        rivals = [other.outcome.best for other in jobs if other.task == job.task and other.outcome.best is not None]
-        scores = [_score(job.outcome.best, rivals) if job.task.objective == one else "" for one in objectives]
-        differing = " ".join(override for override in job.overrides if override not in shared)
-        # As Text: a list such as [/data/a.txt] in an override or a reason would be read as markup.
-        cells = (job.name, differing, *scores, job.outcome.status, job.outcome.reason)
-        table.add_row(*map(Text, map(visible, cells)))
-    return table
-
-
-def _score(best: float | None, rivals: list[float]) -> str:
-    return "-" if best is None else f"{best:.4f}{' *' if best == min(rivals) else ''}"

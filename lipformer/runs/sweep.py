@@ -1,5 +1,6 @@
 """The folder of a sweep: its plan, which is stored before the first job begins, and its jobs, however far they are."""
 
+import functools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -112,7 +113,7 @@ def read_jobs(sweep: Path) -> list[SweepJob]:
         UsageError: its plan is damaged.
     """
     folders = sorted((f for f in sweep.iterdir() if f.is_dir()), key=lambda f: (len(f.name), f.name))
-    typed = {folder: read_overrides(folder / layout.OVERRIDES) for folder in folders}
+    typed = {folder: _overrides(folder) for folder in folders}
     plan = read_plan(sweep)
     if plan is None:
         begun = [folder for folder in folders if typed[folder] is not None or (folder / layout.STATUS).is_file()]
@@ -133,7 +134,35 @@ def read_jobs(sweep: Path) -> list[SweepJob]:
 
 
 def _task(folder: Path) -> Task:
-    return task_of(read_config(folder / layout.CONFIG))
+    file = folder / layout.CONFIG
+    return _read_task(file, _stamp(file))
+
+
+def _overrides(folder: Path) -> list[str] | None:
+    file = folder / layout.OVERRIDES
+    read = _read_overrides(file, _stamp(file))
+    return None if read is None else list(read)
+
+
+# YAML takes milliseconds to read, and the jobs of a sweep are looked at again and again.
+@functools.lru_cache(maxsize=10_000)
+def _read_task(file: Path, stamp: tuple[int, int]) -> Task:
+    return task_of(read_config(file))
+
+
+@functools.lru_cache(maxsize=10_000)
+def _read_overrides(file: Path, stamp: tuple[int, int]) -> tuple[str, ...] | None:
+    read = read_overrides(file)
+    return None if read is None else tuple(read)
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    """Return what changes with the content of a file; zeros if there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return 0, 0
+    return found.st_mtime_ns, found.st_size
 
 
 def settled(folder: Path, *, retry_failed: bool = False) -> Outcome | None:
