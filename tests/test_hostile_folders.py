@@ -14,7 +14,7 @@ from run_folders import write_run
 from lipformer.assembly.checkpoint import find_checkpoint, load_run
 from lipformer.data.text_lines import read_lines
 from lipformer.errors import CheckpointError, DataError, UsageError
-from lipformer.program.sweep_report import sweep_table
+from lipformer.program.sweep_table import sweep_table
 from lipformer.report import write_report
 from lipformer.runs import layout, plain_files
 from lipformer.runs.folder import recorded
