@@ -354,3 +354,12 @@ def test_what_has_not_changed_is_not_read_again(tmp_path, monkeypatch):
     monkeypatch.undo()
     (job / "overrides.yaml").write_text("- lr=10\n")
     assert read_jobs(tmp_path)[0].overrides == ["lr=10"]
+
+
+def test_jobs_that_the_plan_does_not_name_are_found_in_their_folders(tmp_path):
+    """``hydra/sweeper=basic`` stores no plan of the jobs."""
+    write_plan(tmp_path, SweepPlan("train", [], "/", []))
+    assert read_jobs(tmp_path) == []
+    (tmp_path / "0").mkdir()
+    Outcome(best=1.0).write(tmp_path / "0")
+    assert [job.outcome for job in read_jobs(tmp_path)] == [Outcome(best=1.0)]

@@ -115,7 +115,7 @@ def read_jobs(sweep: Path) -> list[SweepJob]:
     folders = sorted((f for f in sweep.iterdir() if f.is_dir()), key=lambda f: (len(f.name), f.name))
     typed = {folder: _overrides(folder) for folder in folders}
     plan = read_plan(sweep)
-    if plan is None:
+    if plan is None or not plan.jobs:  # Hydra's own sweeper stores no jobs
         begun = [folder for folder in folders if typed[folder] is not None or (folder / layout.STATUS).is_file()]
         return [
             SweepJob(number, folder, typed[folder] or [], read_outcome(folder) or NEVER_ENDED, _task(folder))
