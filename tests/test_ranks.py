@@ -115,3 +115,26 @@ def test_a_launcher_of_one_process_needs_nothing(monkeypatch, tmp_path):
     set_all(monkeypatch, {"RANK": "0", "WORLD_SIZE": "1"})
     text = write_text(tmp_path / "text.txt")
     assert train(monkeypatch, f"data.train={text}", f"hydra.run.dir={tmp_path / 'run'}") == 0
+
+
+def test_a_process_that_is_ending_is_not_killed_for_another_that_has_failed(monkeypatch):
+    """Lightning's observer kills the process that it is in, once one that this has started has ended by an error."""
+    from types import SimpleNamespace
+
+    from lightning_fabric.strategies.launchers.subprocess_script import _ChildProcessObserver
+    from pytorch_lightning.plugins.environments import LightningEnvironment
+    from pytorch_lightning.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
+
+    from lipformer.training.callbacks.stopping import CleanStop
+
+    killed = []
+    monkeypatch.setattr(_ChildProcessObserver, "_terminate_all", lambda self: killed.append(True))
+    for watched in (True, False):
+        launcher = _SubprocessScriptLauncher(LightningEnvironment(), num_processes=2, num_nodes=1)
+        launcher.procs.append(SimpleNamespace(poll=lambda: 1, returncode=1, pid=0))
+        observer = _ChildProcessObserver(child_processes=launcher.procs, main_pid=0)
+        if not watched:
+            trainer = SimpleNamespace(strategy=SimpleNamespace(launcher=launcher))
+            CleanStop().on_exception(trainer, None, RuntimeError())
+        assert observer._run()
+    assert killed == [True]
