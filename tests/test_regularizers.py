@@ -22,6 +22,7 @@ from lipformer.modules.normalisations import LayerNorm
 from lipformer.modules.position import LearnedPosition
 from lipformer.modules.residual import PreNorm
 from lipformer.options.optimisation import JacobianOptions, JasminOptions
+from lipformer.training.determinism import flags_restored
 from lipformer.training.regularizers import jacobian, jasmin, jasmin_penalty, no_regularizer
 
 F64 = torch.float64
@@ -264,6 +265,25 @@ def test_compile_compiles_the_model_in_place(run, tmp_path, monkeypatch):
     assert not calls
     assert run("compiled", "trainer.compile=true") == 0
     assert calls == [(CharTransformer, {"dynamic": True})]
+
+
+def test_compiled_code_of_one_job_does_not_take_the_place_of_the_next():
+    """A function is compiled for a limited number of shapes; the next job of a sweep has its own."""
+    compiled = []
+
+    def count(graph, inputs):
+        compiled.append(graph)
+        return graph.forward
+
+    add = torch.compile(lambda x: x + 1, backend=count, dynamic=False)
+    with flags_restored():
+        for length in range(2, 14):
+            add(torch.zeros(length))
+    first = len(compiled)
+    assert first < 12
+    with flags_restored():
+        add(torch.zeros(20))
+    assert len(compiled) == first + 1
 
 
 @pytest.mark.slow

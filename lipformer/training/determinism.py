@@ -1,7 +1,8 @@
-"""Flags of torch on which the bits of a result depend; they are those of the whole process."""
+"""The state of torch that a training changes for the whole process: flags that bits depend on, compiled code."""
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -12,7 +13,7 @@ WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 
 @contextlib.contextmanager
 def flags_restored() -> Iterator[None]:
-    """Give torch's flags back as they were, so that no job of a sweep changes those of the next or of the caller.
+    """Give torch's flags back as they were, and forget compiled code: the jobs of a sweep may share the process.
 
     On a machine with a GPU the workspace of cuBLAS is set as well, and stays: a later job of the process could not set
     it. It does not make a result deterministic by itself.
@@ -25,6 +26,8 @@ def flags_restored() -> Iterator[None]:
     try:
         yield
     finally:
+        if "torch._dynamo" in sys.modules:  # a process compiles a function for eight shapes and then silently no more
+            torch.compiler.reset()
         torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
         torch.backends.cudnn.benchmark = benchmark
         if workspace is None:
