@@ -2,6 +2,7 @@
 
 import json
 import signal
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,8 @@ from lipformer.assembly import checkpoint as checkpoint_module
 from lipformer.data.fingerprint import fingerprint
 from lipformer.data.text_files import TextFiles
 from lipformer.models.transformer import CharTransformer
+from lipformer.training.callbacks.stopping import InterruptedInStep
+from lipformer.training.checkpoint_io import AtomicCheckpointIO
 from lipformer.training.language import LanguageModule
 from lipformer.training.resume import carry_metrics
 
@@ -151,6 +154,22 @@ def test_best_of_before_the_interruption_is_kept(text, tmp_path, monkeypatch):
     assert figures["best/val/nats_per_char"] == best
     kept, old = (torch.load(tmp_path / f / "checkpoints" / "best.ckpt", weights_only=True) for f in ("second", "first"))
     assert kept["global_step"] == old["global_step"] == 3
+
+
+def test_a_best_checkpoint_that_is_newer_than_the_last_one(text, uninterrupted, tmp_path, monkeypatch):
+    """As a kill between the two leaves them: the best score is that of the file, not the one before."""
+    original = AtomicCheckpointIO.save_checkpoint
+
+    def save(self, checkpoint, path, storage_options=None):
+        if Path(path).name == "last.ckpt" and checkpoint["global_step"] == STEPS:
+            raise InterruptedInStep
+        original(self, checkpoint, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AtomicCheckpointIO, "save_checkpoint", save)
+        assert train(patch, *RUN, f"data.train={text}", f"hydra.run.dir={tmp_path / 'first'}") == 130
+    assert train(monkeypatch, f"resume={tmp_path / 'first'}", f"hydra.run.dir={tmp_path / 'second'}") == 0
+    assert_equal_ends(uninterrupted, tmp_path / "second")
 
 
 @pytest.mark.parametrize("step", [4, 5, 8])  # 5 ends at the end of an epoch, and before a validation as 8 does
