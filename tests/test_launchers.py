@@ -1,5 +1,6 @@
 """Launchers that run many jobs of a sweep at once: what becomes of the jobs, and of a sweep that is asked to end."""
 
+import json
 import os
 import pickle
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import asdict, replace
 
 import pytest
 from omegaconf import OmegaConf
@@ -16,7 +18,8 @@ from lipformer.program import job_process
 from lipformer.program.hydra_plugins import make_known
 from lipformer.program.job_process import Job, JobProcess, SubmittedJob, run_job
 from lipformer.program.launching import StopRequests
-from lipformer.runs import layout
+from lipformer.runs import layout, lock
+from lipformer.runs.lock import take_lock, this_process
 from lipformer.runs.outcome import Outcome, read_outcome
 from lipformer.runs.sweep import read_jobs
 from lipformer.system.openmp import CORES
@@ -27,6 +30,7 @@ from hydra_plugins.lipformer_submitit import SubmititLocalLauncher, SubmititSlur
 
 STUB = """
 import os, pickle, signal, sys, threading, time
+from lipformer.runs.lock import take_lock
 from lipformer.runs.outcome import Outcome
 size = int.from_bytes(os.read(0, 8))
 job = pickle.loads(os.read(0, size))
@@ -39,6 +43,10 @@ print("stub", os.environ.get("TOLD", "-"), flush=True)
 match pickle.loads(job.config):
     case "finish":
         Outcome(best=2.0).write(job.folder)
+    case "lock":
+        take_lock(job.folder)
+        Outcome("running", None).write(job.folder)
+        os.kill(os.getpid(), signal.SIGKILL)
     case "die":
         os.kill(os.getpid(), signal.SIGKILL)
     case "wait":
@@ -86,6 +94,43 @@ def test_a_job_that_was_killed_is_recorded_so(stub):
     job = stub("die")
     outcome = run_job(job)
     assert outcome == read_outcome(job.folder) == Outcome("killed", None, "its process was ended by SIGKILL")
+
+
+@pytest.mark.parametrize("what", ["refused", "die"])
+@pytest.mark.parametrize("other", [{}, {"host": "elsewhere"}, None])
+def test_a_job_that_runs_elsewhere_is_left_alone(stub, what, other):
+    """Its folder is locked by another process, or the lock is broken: the one started here writes nothing there."""
+    job = stub(what)
+    Outcome("running", None).write(job.folder)
+    files = {layout.LOCK: "" if other is None else json.dumps(asdict(replace(this_process(), **other)))}
+    (job.folder / layout.LOCK).write_text(files[layout.LOCK])
+    files[layout.STATUS] = (job.folder / layout.STATUS).read_text()
+    assert run_job(job).status == read_outcome(job.folder).status == "running"
+    assert {name: (job.folder / name).read_text() for name in files} == files
+
+
+def test_a_job_whose_lock_names_a_process_that_has_gone_was_killed(stub):
+    job = stub("die")
+    Outcome("running", None).write(job.folder)
+    (job.folder / layout.LOCK).write_text(json.dumps(asdict(replace(this_process(), started="long ago"))))
+    assert run_job(job) == Outcome("killed", None, "its process was ended by SIGKILL")
+    assert json.loads((job.folder / layout.STATUS).read_text())["status"] == "killed"
+    assert not (job.folder / layout.LOCK).exists()
+
+
+def test_a_job_whose_lock_was_taken_before_its_status_was_written_is_left_alone(stub):
+    job = stub("die")
+    take_lock(job.folder)
+    assert run_job(job) == Outcome("running", None, str(this_process()))
+    assert not (job.folder / layout.STATUS).exists()
+
+
+def test_a_child_that_is_known_to_have_ended_is_recorded_where_no_other_can_be_told_from_it(stub, monkeypatch):
+    """As on a system that does not tell when a process started."""
+    monkeypatch.setattr(lock.Process, "is_alive", lambda self: None)
+    job = stub("lock")
+    assert run_job(job).status == read_outcome(job.folder).status == "killed"
+    assert not (job.folder / layout.LOCK).exists()
 
 
 @pytest.mark.parametrize(("asked", "got"), [("SIGINT", "SIGINT"), ("SIGTERM", "SIGTERM"), ("SIGHUP", "killed")])

@@ -10,7 +10,7 @@ import pytest
 
 from lipformer.errors import UsageError
 from lipformer.runs.folder import recorded
-from lipformer.runs.lock import LOCK, lock_holder, release_lock, take_lock, this_process
+from lipformer.runs.lock import LOCK, identify, lock_holder, release_lock, take_lock, this_process
 from lipformer.runs.outcome import Outcome, read_outcome
 
 
@@ -29,6 +29,22 @@ class TestLock:
             take_lock(tmp_path)
         release_lock(tmp_path)
         take_lock(tmp_path)
+
+    @pytest.mark.parametrize("host", ["here", "elsewhere"])
+    def test_only_the_lock_of_this_process_or_of_one_that_has_gone_is_released(self, tmp_path, host):
+        file = tmp_path / LOCK
+        child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+        holder = replace(identify(child.pid), **({} if host == "here" else {"host": host}))
+        file.write_text(json.dumps(asdict(holder)))
+        release_lock(tmp_path)
+        if host == "here":
+            release_lock(tmp_path, holder)
+        assert lock_holder(tmp_path) == holder
+        child.communicate(b"\n")
+        release_lock(tmp_path, replace(holder, started="long ago"))
+        assert lock_holder(tmp_path) == holder
+        release_lock(tmp_path, holder)
+        assert not file.exists()
 
     def test_a_process_that_goes_and_one_that_has_ended(self):
         assert this_process().is_alive()

@@ -19,7 +19,7 @@ from typing import IO, Any, ClassVar
 
 from lipformer.errors import WriteError, one_line
 from lipformer.runs import layout
-from lipformer.runs.lock import release_lock
+from lipformer.runs.lock import Process, identify, lock_holder, release_lock
 from lipformer.runs.outcome import FINAL, Outcome, read_outcome
 from lipformer.runs.sweep import WAITING
 
@@ -83,7 +83,7 @@ def run_job(job: Job) -> Outcome:
         process = JobProcess(job)
     except OSError as error:
         return settle(job, one_line(error))
-    return settle(job, process.follow())
+    return settle(job, process.follow(), child=process.identity)
 
 
 class JobProcess:
@@ -94,6 +94,7 @@ class JobProcess:
 
     Attributes:
         current: the one that this process follows; submitit runs one job in each of its processes.
+        identity: what the lock of its folder names.
 
     Raises:
         OSError: the system cannot start it.
@@ -112,6 +113,7 @@ class JobProcess:
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C in the terminal goes to the process that launches the sweep, not to all
         )
+        self.identity = identify(self._popen.pid)
         self._output = [self._pass_on(self._popen.stdout, sys.stdout), self._pass_on(self._popen.stderr, sys.stderr)]
         assert self._popen.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended already
@@ -185,30 +187,45 @@ def ended_by(number: signal.Signals) -> str:
     return f"its process was ended by {number.name}"
 
 
-def settle(job: Job, cause: str, output: Path | None = None) -> Outcome:
+def settle(job: Job, cause: str, output: Path | None = None, child: Process | None = None) -> Outcome:
     """Return how a job ended whose process has ended, and write it into its folder if it could not do so itself.
+
+    A folder that another process has locked is left as it is, unless that process is known to have gone: the job may
+    run there, as one of a sweep that was killed and is resumed, and its process here was refused.
 
     Args:
         job: the job.
         cause: what ended the process, if not the job itself; empty if nothing else is known.
         output: the file that the job's output goes to, if it is not that of this process.
+        child: the process, if it was one of this machine.
     """
+    holder = lock_holder(job.folder)  # before the status, which its process writes before it releases the lock
+    gone = _has_gone(job.folder, holder, child)
     outcome = read_outcome(job.folder)
     if outcome is not None and outcome.status != "running" and not (cause and outcome.status not in FINAL):
         return outcome
+    if not gone:
+        return outcome or Outcome("running", None, str(holder or ""))
     outcome = Outcome("killed", None, cause or "its process ended and left no other status")
     if cause == ended_by(signal.SIGINT):  # Python ends so by a Ctrl-C that comes while it saves
         outcome.end_by(KeyboardInterrupt())
     if (job.folder / layout.OVERRIDES).is_file():  # else it is not known to be the job's folder
         try:
             outcome.write(job.folder)
-            release_lock(job.folder)  # its process may be one of another machine, of which nothing else is known
+            release_lock(job.folder, holder)
         except WriteError as error:
             log.warning("%s", error)
     elif not job.asked():
         where = f" (see {output})" if output else ""
         print(f"error: job {job.number}: {outcome.reason}{where}", file=sys.stderr)
     return outcome
+
+
+def _has_gone(folder: Path, holder: Process | None, child: Process | None) -> bool:
+    """Return whether no process but the one that has ended can be at work in a folder, as its lock tells."""
+    if holder is None:  # no lock, or a broken one
+        return not (folder / layout.LOCK).exists()
+    return holder == child or holder.is_alive() is False
 
 
 class SubmittedJob:

@@ -1,6 +1,7 @@
 """The lock of a run folder: it names the process of the run, so that a reader can tell whether it is running."""
 
 import contextlib
+import functools
 import json
 import os
 import socket
@@ -53,13 +54,23 @@ class Process:
 
 
 def this_process() -> Process:
-    """Return the identity of this process."""
+    """Return the identity of this process, the same as long as it runs, even if its machine gets another name."""
+    return _this_process(os.getpid())
+
+
+@functools.lru_cache(maxsize=1)
+def _this_process(pid: int) -> Process:
+    return identify(pid)  # after a fork the id is another one
+
+
+def identify(pid: int) -> Process:
+    """Return the identity of a process that runs on this machine, in the namespace of this one."""
     boot = BOOT.read_text().strip() if BOOT.is_file() else ""
     try:
         space = os.readlink("/proc/self/ns/pid")
     except OSError:
         space = ""
-    return Process(os.getpid(), socket.gethostname(), boot, space, _started(os.getpid()))
+    return Process(pid, socket.gethostname(), boot, space, _started(pid))
 
 
 def take_lock(folder: Path) -> None:
@@ -117,9 +128,19 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def release_lock(folder: Path) -> None:
-    """Release the lock, after the final ``status.json`` was written."""
-    (folder / LOCK).unlink(missing_ok=True)
+def release_lock(folder: Path, holder: Process | None = None) -> None:
+    """Release the lock of this process, after the final ``status.json`` was written; that of another one stays.
+
+    Args:
+        folder: the run folder.
+        holder: the process whose lock it is, if not of this one; it has gone.
+    """
+    if holder is not None and holder.is_alive():
+        return
+    # Nobody takes over the lock of a process that runs; that of one that has gone may change hands meanwhile.
+    with contextlib.nullcontext() if holder is None else _alone(folder):
+        if lock_holder(folder) == (holder or this_process()):
+            (folder / LOCK).unlink(missing_ok=True)
 
 
 def lock_holder(folder: Path) -> Process | None:
