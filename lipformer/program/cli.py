@@ -33,7 +33,7 @@ from lipformer.runs.sweep import settled, without_sweep_keys
 from lipformer.system.openmp import limit_spinning
 from lipformer.system.ranks import rank
 from lipformer.system.source import spell_command, typed_command
-from lipformer.system.text import visible
+from lipformer.system.text import print_error as _print_error
 
 limit_spinning()  # nothing above imports torch, which loads OpenMP
 
@@ -251,7 +251,3 @@ def _refuse_unknown_flags(arguments: list[str]) -> None:
         if flag.startswith("--") and flag not in known:
             _print_error(f"unknown flag {flag}: keys are written {flag.lstrip('-')}=<value>, without dashes")
             sys.exit(2)
-
-
-def _print_error(line: str) -> None:
-    print(f"error: {visible(line)}", file=sys.stderr)

@@ -28,10 +28,11 @@ def main() -> None:
         runpy.run_module(f"lipformer.program.{name}", run_name="__main__", alter_sys=True)
     else:
         from lipformer.config.suggestions import suggest
+        from lipformer.system.text import print_error
 
         known = f"it is one of {', '.join(COMMANDS)}; lipformer --help says more"
         wrong = f"lipformer {name}: no such command{suggest(name, list(COMMANDS))}; " if name else "name a command: "
-        print(f"error: {wrong}{known}", file=sys.stderr)
+        print_error(f"{wrong}{known}")
         sys.exit(2)
 
 

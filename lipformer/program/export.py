@@ -9,7 +9,7 @@ from lipformer.errors import UsageError
 from lipformer.options.export import ExportOptions
 from lipformer.runs.outcome import Outcome
 from lipformer.system.signals import ending_signals
-from lipformer.system.text import visible
+from lipformer.system.text import print_error
 
 NAME = "lipformer export"
 
@@ -34,7 +34,7 @@ def export() -> None:
         outcome.end_by(error)
         if os.environ.get("HYDRA_FULL_ERROR") == "1":
             traceback.print_exc()
-        print(f"error: {visible(outcome.reason)}", file=sys.stderr)
+        print_error(outcome.reason)
     sys.exit(outcome.exit_code)
 
 

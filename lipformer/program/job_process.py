@@ -22,10 +22,11 @@ from lipformer.runs import layout
 from lipformer.runs.lock import Process, identify, lock_holder, release_lock
 from lipformer.runs.outcome import FINAL, Outcome, read_outcome
 from lipformer.runs.sweep import WAITING
+from lipformer.system.text import print_error
 
 log = logging.getLogger(__name__)
 
-COMMAND = (sys.executable, "-m", "lipformer.program.one_job")
+COMMAND = (sys.executable, "-P", "-m", "lipformer.program.one_job")  # -P: nothing is imported from where it runs
 EVERY = 0.2
 """Seconds between two looks at whether the job has ended, and whether it is asked to."""
 PATIENCE = 5.0
@@ -217,7 +218,7 @@ def settle(job: Job, cause: str, output: Path | None = None, child: Process | No
             log.warning("%s", error)
     elif not job.asked():
         where = f" (see {output})" if output else ""
-        print(f"error: job {job.number}: {outcome.reason}{where}", file=sys.stderr)
+        print_error(f"job {job.number}: {outcome.reason}{where}")
     return outcome
 
 

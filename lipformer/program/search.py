@@ -3,7 +3,6 @@
 import logging
 import os
 import secrets
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,10 @@ from omegaconf import DictConfig, OmegaConf
 from lipformer.errors import UsageError
 from lipformer.options.search import SearchOptions
 from lipformer.program.sweep_plan import RESUME, RETRY_FAILED, as_launched, store_jobs
+from lipformer.runs import layout
 from lipformer.runs.search import Search, Trials, read_search, write_search
 from lipformer.runs.sweep import SweepJob, read_jobs, read_plan
+from lipformer.system.text import print_error
 
 if TYPE_CHECKING:  # needs Optuna
     from optuna.trial import FrozenTrial
@@ -36,7 +37,7 @@ def open_search(folder: Path, config: DictConfig, space: "SearchSpace") -> Trial
         space: what is searched.
 
     Raises:
-        UsageError: the sweep, or another that shares its study, searches something else.
+        UsageError: the sweep, or another that shares its study, searches something else, or in another database.
     """
     from lipformer.program.search_samplers import open_sampler
 
@@ -54,6 +55,9 @@ def open_search(folder: Path, config: DictConfig, space: "SearchSpace") -> Trial
             prune_after_steps=_first_steps(config),
             max_steps=_max_steps(config),
         )
+    if search.storage != _url(options):  # not the user's, then
+        typed = f"sweep.storage={options.storage}" if options.storage else f"the sweep's own {layout.STUDY}"
+        raise UsageError(f"{folder / layout.SEARCH}: it names another database than {typed}: start the sweep anew")
     if search.space != space.typed:
         raise UsageError(f"the sweep {folder} searches {_spelled(search.space)}, not {_spelled(space.typed)}")
     trials: Trials
@@ -108,11 +112,10 @@ class SearchRun:
                 reason = job.outcome.reason.replace(str(job.folder), "") if job.outcome.status == "failed" else ""
                 failures = [*failures, reason] if reason and reason in failures[-1:] else [reason] * bool(reason)
             if self._options.max_failures is not None and len(failures) >= self._options.max_failures:
-                print(
-                    f"error: {len(failures)} trials in a row failed for the same reason, the search ends: "
+                print_error(
+                    f"{len(failures)} trials in a row failed for the same reason, the search ends: "
                     f"{job.outcome.reason}; when that is mended, go on with -m {RESUME}={self._folder} "
-                    f"{RETRY_FAILED}=true",
-                    file=sys.stderr,
+                    f"{RETRY_FAILED}=true"
                 )
                 return
 

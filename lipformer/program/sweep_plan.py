@@ -12,9 +12,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
 from lipformer.errors import UsageError
+from lipformer.program.sweep_trust import refuse_untrusted
 from lipformer.runs import layout
 from lipformer.runs.sweep import SweepPlan, of_one_call, read_plan, write_plan
 from lipformer.system.atomic import replace_text
+from lipformer.system.text import visible
 
 RESUME, RETRY_FAILED = "sweep.resume", "sweep.retry_failed"
 MAY_CHANGE = (RETRY_FAILED, "sweep.trials", "sweep.jobs")
@@ -75,6 +77,7 @@ def expand_resume(program: str, arguments: Sequence[str]) -> list[str]:
     plan = read_plan(sweep) if sweep.is_dir() else None
     if plan is None:
         raise UsageError(f"{RESUME}={typed}: no sweep was started there (it holds no {layout.SWEEP_PLAN})")
+    refuse_untrusted(plan, arguments, typed)
     if plan.program != program:
         raise UsageError(
             f"{RESUME}={typed}: that sweep is one of {plan.program}.py: type python {plan.program}.py -m ..."
@@ -88,7 +91,7 @@ def expand_resume(program: str, arguments: Sequence[str]) -> list[str]:
                 f"{RESUME}={typed}: it was started in {plan.directory}, where its relative paths start from, and "
                 f"which cannot be entered ({error.strerror})"
             ) from error
-        print(f"working in {plan.directory}, where the sweep was started")
+        print(f"working in {visible(plan.directory)}, where the sweep was started")
     changed = [argument for argument in arguments if _may_change(argument)]
     return ["-m", *plan.arguments, *changed, f"{RESUME}={quoted(sweep)}", f"hydra.sweep.dir={quoted(sweep)}"]
 

@@ -21,6 +21,7 @@ from lipformer.runs.lock import release_lock, take_lock
 from lipformer.runs.outcome import FINAL
 from lipformer.runs.sweep import SweepJob, read_jobs
 from lipformer.system.atomic import naming
+from lipformer.system.text import print_error
 
 CHOOSE_ANOTHER = "choose another with hydra.sweep.dir=<folder>"
 log = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class SweepReport(Callback):
                 begin_plan(folder, self._program, sys.argv[1:])
             self._progress = SweepProgress(folder, report=OmegaConf.select(config, "trainer.report", default=True))
         except LipformerError as error:  # Hydra turns an exception in a callback into a warning
-            print(f"error: {error}", file=sys.stderr)
+            print_error(str(error))
             sys.exit(error.exit_code)
         _settle_folder(config, folder)
         if config.hydra.runtime.choices["hydra/launcher"] != "basic":

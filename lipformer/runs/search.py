@@ -76,6 +76,8 @@ def read_search(sweep: Path) -> Search | None:
         search = Search(**told)
         texts = [search.id, search.study, search.pruner, *search.space, *search.space.values()]
         numbers = [search.prune_after_trials, search.prune_after_steps]
+        texts += [] if search.storage is None else [search.storage]
+        numbers += [] if search.max_steps is None else [search.max_steps]
         if all(type(text) is str for text in texts) and all(type(number) is int for number in numbers):
             return search
     except (TypeError, AttributeError):  # other keys, or a space without keys and values

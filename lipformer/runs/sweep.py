@@ -96,7 +96,11 @@ def read_plan(sweep: Path) -> SweepPlan | None:
         plan = SweepPlan(**told)
         texts: list[Any] = [plan.program, plan.directory, *plan.arguments]
         texts += [override for job in plan.jobs for override in job]
-        if isinstance(plan.arguments, list) and isinstance(plan.jobs, list) and all(type(t) is str for t in texts):
+        if (
+            all(type(t) is str for t in texts)
+            and type(plan.arguments) is list
+            and all(type(part) is list for part in (plan.jobs, *plan.jobs))
+        ):
             return plan
     except TypeError:  # other keys, or values that cannot be iterated
         pass

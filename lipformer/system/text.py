@@ -1,6 +1,7 @@
 """Text from files is made harmless to the page, terminal or log that shows it."""
 
 import logging
+import sys
 import unicodedata
 
 HIDDEN = {"Cc", "Cs"}
@@ -14,6 +15,11 @@ def visible(text: str) -> str:
     if text.isascii() and text.isprintable():
         return text
     return "".join(_spelled(character) for character in text)
+
+
+def print_error(line: str) -> None:
+    """Print what went wrong to the standard error stream, by `visible`."""
+    print(f"error: {visible(line)}", file=sys.stderr, flush=True)
 
 
 class VisibleFormatter(logging.Formatter):

@@ -14,7 +14,9 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from lipformer.errors import UsageError
 from lipformer.program.sweep_plan import as_launched, store_jobs
+from lipformer.runs import layout
 from lipformer.runs.sweep import read_plan, without_sweep_keys
 
 
@@ -44,6 +46,8 @@ class GridSweeper(Sweeper):
         """
         assert self.config is not None
         folder = Path(self.config.hydra.sweep.dir)
+        if (folder / layout.SEARCH).exists():  # its jobs would open the database that is named there
+            raise UsageError(f"the sweep {folder} is a search (it holds {layout.SEARCH}), not one of sweep=grid")
         typed = [*(f"{key}={values}" for key, values in self._params.items()), *arguments]
         plan = read_plan(folder)
         jobs = plan.jobs if plan and plan.jobs else self._combinations(without_sweep_keys(typed))
