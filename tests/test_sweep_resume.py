@@ -2,25 +2,30 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
 from hypothesis import strategies as st
-from programs import evaluate, start_train, train, wait_for, weights_of, write_text
+from programs import TINY, evaluate, start_train, train, wait_for, weights_of, write_text
 
 from lipformer.errors import UsageError
-from lipformer.program.sweep_plan import expand_resume, quoted
+from lipformer.program.sweep_plan import expand_resume
 from lipformer.program.sweep_progress import SweepProgress, duration
-from lipformer.runs.lock import LOCK, this_process
+from lipformer.runs.folder import claim_job_folder, record_refusal
+from lipformer.runs.lock import LOCK, take_lock, this_process
 from lipformer.runs.outcome import Outcome, read_outcome
-from lipformer.runs.sweep import WAITING, SweepPlan, read_jobs, read_plan, write_plan
+from lipformer.runs.plain_files import read_overrides
+from lipformer.runs.sweep import WAITING, SweepPlan, quoted, read_jobs, read_plan, resume_command, write_plan
 from lipformer.training.callbacks.stopping import InterruptedInStep
 from lipformer.training.language import LanguageModule
+from lipformer.training.resume import carry_metrics
 
 RUN = ("trainer.max_steps=8", "trainer.val_every_steps=2", "data.batch_tokens=512", "dropout=0.2", "seed=1,2,3")
 FILES = ("metrics.csv", "overrides.yaml", "config.yaml")
@@ -199,7 +204,7 @@ def test_the_same_overrides_may_be_repeated_and_no_others(folder, monkeypatch, c
     monkeypatch.chdir(folder)
     assert sweep(monkeypatch, "same", "sweep.resume=same", "lr=0.1") == 2
     assert "error: lr=0.1: not what this sweep was started with" in capsys.readouterr().err
-    assert sweep(monkeypatch, "same", "sweep.resume=same") == 0
+    assert sweep(monkeypatch, "same", "sweep.resume=same", *TINY) == 0
     assert_whole(folder, "same")
 
 
@@ -221,6 +226,9 @@ def test_from_another_directory(folder, monkeypatch, tmp_path, capsys):
         (["-m", "sweep.resume=none"], "sweep.resume=none: no sweep was started there (it holds no sweep.json)"),
         (["-m", "sweep.resume=whole/0"], "sweep.resume=whole/0: no sweep was started there"),
         (["-m", "sweep.resume=whole,none"], "sweep.resume=whole,none: give one folder of a sweep"),
+        (["-m", "sweep.resume="], "sweep.resume=: name the folder of a sweep"),
+        (["-m", "sweep.resume=007"], "sweep.resume=007: no sweep was started there"),
+        (["-m", "sweep.resume=whole", "hydra.sweep.dir=other"], "hydra.sweep.dir=other: the sweep goes on in its own"),
         (["-m", "sweep.resume=whole", "lr=1"], "lr=1: not what this sweep was started with (data=text_files "),
         (["-m", "sweep.resume=whole", "data=text_files"], "without attention=dot_product "),
     ],
@@ -363,3 +371,80 @@ def test_jobs_that_the_plan_does_not_name_are_found_in_their_folders(tmp_path):
     (tmp_path / "0").mkdir()
     Outcome(best=1.0).write(tmp_path / "0")
     assert [job.outcome for job in read_jobs(tmp_path)] == [Outcome(best=1.0)]
+
+
+def test_twins_are_told_apart(tmp_path):
+    """Of two jobs with equal overrides, the one that has not begun is not shown as the other."""
+    write_plan(tmp_path, SweepPlan("train", ["seed=1,1"], "/", [["seed=1"], ["seed=1"]]))
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "overrides.yaml").write_text("- seed=1\n")
+    Outcome(best=1.0).write(tmp_path / "1")
+    assert [(job.name, job.outcome.status) for job in read_jobs(tmp_path)] == [("0", WAITING), ("1", "finished")]
+
+
+@pytest.mark.parametrize("text", ["lr=1", "name=a\x85b\u2028c", "name='x, y'", "name=\N{GRINNING FACE}", "+a=${depth}"])
+def test_a_job_knows_its_folder_again(text, tmp_path):
+    claim_job_folder(tmp_path, ["depth=1", text])
+    claim_job_folder(tmp_path, ["depth=1", text])
+    with pytest.raises(UsageError, match="is not empty: give each job one of its own"):
+        claim_job_folder(tmp_path, ["depth=1"])
+
+
+def test_what_a_process_killed_in_its_first_moments_leaves_is_no_other_job(tmp_path):
+    (tmp_path / ".overrides.yaml.123.part").write_text("- lr")
+    (tmp_path / LOCK).write_text("")
+    claim_job_folder(tmp_path, ["lr=1"])
+    assert read_overrides(tmp_path / "overrides.yaml") == ["lr=1"]
+
+
+@pytest.mark.parametrize(
+    ("before", "locked", "after"),
+    [
+        (None, False, "failed"),
+        (Outcome("failed", 1, "earlier"), False, "failed"),
+        (None, True, None),
+        (Outcome(best=1.0), False, "finished"),
+        (Outcome("interrupted", 130), False, "interrupted"),
+    ],
+)
+def test_a_refused_job_does_not_overwrite_what_another_process_did(before, locked, after, tmp_path):
+    if before is not None:
+        before.write(tmp_path)
+    if locked:
+        take_lock(tmp_path)
+    record_refusal(tmp_path, Outcome("failed", 2, "refused"))
+    outcome = read_outcome(tmp_path)
+    assert (outcome and outcome.status) == after
+    assert outcome is None or outcome.status != "failed" or outcome.reason == "refused"
+    assert (tmp_path / LOCK).exists() == locked
+
+
+@pytest.mark.parametrize("name", ["runs/rates", "a b", "sw5,(x)", "it's", "~/x=1"])
+def test_the_command_that_goes_on_is_understood_by_shell_and_hydra(name):
+    *words, typed = shlex.split(resume_command("train", Path(name)))
+    assert words == ["python", "train.py", "-m"]
+    assert OverridesParser.create().parse_override(typed).value() == name
+
+
+def test_a_report_that_fails_at_the_end_does_not_change_the_exit_code(folder, monkeypatch, capsys):
+    """Hydra turns an exception in a callback into a warning."""
+    copied(folder, "unwritable")
+    (folder / "unwritable" / "1" / LOCK).unlink()
+    Outcome("failed", 1, "the disk was full").write(folder / "unwritable" / "1")
+
+    def fail(*args):
+        raise ValueError("no page today")
+
+    monkeypatch.setattr("lipformer.program.sweep_report._gather_claims", fail)
+    monkeypatch.chdir(folder)
+    assert resume(monkeypatch, "unwritable") == 1
+    assert "error: ValueError: no page today" in capsys.readouterr().err
+    assert not (folder / "unwritable" / LOCK).exists()
+
+
+def test_rows_that_cannot_be_read_are_not_replaced(tmp_path):
+    (tmp_path / "rows").write_text("epoch,step,x\n0,0,1.5\n")
+    (tmp_path / "metrics.csv").symlink_to(tmp_path / "rows")
+    with pytest.raises(UsageError, match="its rows would be lost"):
+        carry_metrics(tmp_path, tmp_path / "checkpoints" / "last.ckpt", 2, validated=True)
+    assert (tmp_path / "rows").read_text() == "epoch,step,x\n0,0,1.5\n"

@@ -26,8 +26,8 @@ from lipformer.program.launch import refuse_launch
 from lipformer.program.sweep_plan import FLAGS, RETRY_FAILED, expand_resume
 from lipformer.program.sweep_report import SweepReport
 from lipformer.runs import layout
-from lipformer.runs.folder import claim_folder, claim_job_folder, forget_attempt, recorded
-from lipformer.runs.outcome import Outcome, read_outcome
+from lipformer.runs.folder import claim_folder, claim_job_folder, forget_attempt, record_refusal, recorded
+from lipformer.runs.outcome import Outcome
 from lipformer.runs.search import JobTrial, trial_of_job
 from lipformer.runs.sweep import settled, without_sweep_keys
 from lipformer.system.openmp import limit_spinning
@@ -237,8 +237,8 @@ def attempt(program: str, config: DictConfig, folder: Path, full_error: bool) ->
         if outcome.exit_code != 0 and not _ends_with_the_first(outcome):  # one that was pruned did what it was asked to
             _print_error(f"process {rank()}: {outcome.reason}" if rank() else outcome.reason)
     with contextlib.suppress(FileNotFoundError):  # another process of the training has deleted it
-        if own and outcome.status == "failed" and (settled(folder) or read_outcome(folder) is None):
-            outcome.write(folder)  # it was refused before it started; for the table of the sweep
+        if own and outcome.status == "failed":
+            record_refusal(folder, outcome)
         elif not any(folder.iterdir()):
             folder.rmdir()
     return outcome

@@ -11,10 +11,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from lipformer.errors import UsageError
 from lipformer.options.search import SearchOptions
-from lipformer.program.sweep_plan import RESUME, RETRY_FAILED, as_launched, store_jobs
+from lipformer.program.sweep_plan import RETRY_FAILED, as_launched, store_jobs
 from lipformer.runs import layout
 from lipformer.runs.search import Search, Trials, read_search, write_search
-from lipformer.runs.sweep import SweepJob, read_jobs, read_plan
+from lipformer.runs.sweep import SweepJob, read_jobs, read_plan, resume_command
 from lipformer.system.text import print_error
 
 if TYPE_CHECKING:  # needs Optuna
@@ -114,8 +114,8 @@ class SearchRun:
             if self._options.max_failures is not None and len(failures) >= self._options.max_failures:
                 print_error(
                     f"{len(failures)} trials in a row failed for the same reason, the search ends: "
-                    f"{job.outcome.reason}; when that is mended, go on with -m {RESUME}={self._folder} "
-                    f"{RETRY_FAILED}=true"
+                    f"{job.outcome.reason}; when that is mended, go on with "
+                    f"{resume_command(layout.TRAIN, self._folder)} {RETRY_FAILED}=true"
                 )
                 return
 

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from lipformer.errors import UsageError
 from lipformer.program.sweep_trust import refuse_untrusted
 from lipformer.runs import layout
-from lipformer.runs.sweep import SweepPlan, of_one_call, read_plan, write_plan
+from lipformer.runs.sweep import SweepPlan, of_one_call, quoted, read_plan, write_plan
 from lipformer.system.atomic import replace_text
 from lipformer.system.text import visible
 
@@ -69,8 +68,10 @@ def expand_resume(program: str, arguments: Sequence[str]) -> list[str]:
     """
     named = [argument for argument in arguments if argument.lstrip("+").startswith(f"{RESUME}=")]
     typed = _value(named[-1]) if named else None
-    if not typed:
+    if typed is None:
         return list(arguments)
+    if not typed:
+        raise UsageError(f"{named[-1]}: name the folder of a sweep")
     if not any(flag in arguments for flag in FLAGS):
         raise UsageError(f"{RESUME}={typed}: add -m; to continue one run, type resume=<run folder>")
     sweep = Path(typed).absolute()
@@ -83,6 +84,9 @@ def expand_resume(program: str, arguments: Sequence[str]) -> list[str]:
             f"{RESUME}={typed}: that sweep is one of {plan.program}.py: type python {plan.program}.py -m ..."
         )
     _refuse_other_overrides(_lasting(arguments), plan, typed)
+    for argument in arguments:
+        if argument.startswith("hydra.sweep.dir=") and Path(_value(argument) or "").absolute() != sweep:
+            raise UsageError(f"{argument}: the sweep goes on in its own folder; leave it out beside {RESUME}={typed}")
     if os.getcwd() != plan.directory:
         try:
             os.chdir(plan.directory)
@@ -96,19 +100,12 @@ def expand_resume(program: str, arguments: Sequence[str]) -> list[str]:
     return ["-m", *plan.arguments, *changed, f"{RESUME}={quoted(sweep)}", f"hydra.sweep.dir={quoted(sweep)}"]
 
 
-def quoted(path: Path) -> str:
-    """Return a path as Hydra's grammar reads it, whatever its characters."""
-    # Backslashes are themselves except before a quote.
-    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), str(path))
-    return f"'{escaped}'"
-
-
 def _lasting(arguments: Sequence[str]) -> list[str]:
     return [argument for argument in arguments if argument not in FLAGS and not of_one_call(argument)]
 
 
 def _may_change(argument: str) -> bool:
-    return argument.partition("=")[0] in MAY_CHANGE
+    return argument.lstrip("+").partition("=")[0] in MAY_CHANGE
 
 
 def _refuse_other_overrides(arguments: Sequence[str], plan: SweepPlan, sweep: str) -> None:
@@ -136,4 +133,4 @@ def _value(argument: str) -> str | None:
         raise UsageError(f"{argument}: {str(error).splitlines()[0]}") from error
     if value is not None and not isinstance(value, str | int | float):
         raise UsageError(f"{argument}: give one folder of a sweep")
-    return None if value is None else str(value)
+    return value if value is None or isinstance(value, str) else argument.partition("=")[2]

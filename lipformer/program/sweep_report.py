@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,13 +12,14 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import InterpolationResolutionError
 
-from lipformer.errors import LipformerError, UsageError
-from lipformer.program.sweep_plan import RESUME, begin_plan, quoted
+from lipformer.errors import LipformerError, UsageError, one_line
+from lipformer.program.sweep_plan import RESUME, begin_plan
 from lipformer.program.sweep_progress import SweepProgress
 from lipformer.runs import layout
+from lipformer.runs.folder import is_occupied
 from lipformer.runs.lock import release_lock, take_lock
 from lipformer.runs.outcome import FINAL
-from lipformer.runs.sweep import SweepJob, read_jobs
+from lipformer.runs.sweep import SweepJob, quoted, read_jobs, resume_command
 from lipformer.system.atomic import naming
 from lipformer.system.text import print_error
 
@@ -59,9 +59,9 @@ class SweepReport(Callback):
             folder = self._folder = Path(config.hydra.sweep.dir).absolute()
         except InterpolationResolutionError:  # raised again, and explained, where the sweep begins
             return
-        resumed = OmegaConf.select(config, RESUME) is not None
+        resumed = bool(OmegaConf.select(config, RESUME))
         try:
-            if not resumed and folder.is_dir() and any(folder.iterdir()):
+            if not resumed and folder.is_dir() and is_occupied(folder):
                 raise UsageError(f"the sweep folder {config.hydra.sweep.dir} is not empty: {CHOOSE_ANOTHER}")
             with naming(folder):
                 folder.mkdir(parents=True, exist_ok=True)
@@ -89,7 +89,11 @@ class SweepReport(Callback):
 
     def on_multirun_end(self, config: DictConfig, **kwargs: Any) -> None:
         """Read the ``status.json`` of every job, report, and exit with a code other than 0 unless all jobs finished."""
-        jobs = self.close()
+        try:
+            jobs = self.close()
+        except Exception as error:  # Hydra would turn it into a warning
+            print_error(one_line(error))
+            sys.exit(1)
         statuses = {job.outcome.status for job in jobs}
         if statuses - {"finished", "pruned", "diverged"}:
             sys.exit(1)
@@ -99,23 +103,27 @@ class SweepReport(Callback):
     def close(self) -> list[SweepJob]:
         """End the sweep in this process, wherever it stands: print the table and how to go on; return the jobs."""
         SweepReport.running = None
-        if self._progress is not None:
-            self._progress.close()
-        jobs = read_jobs(self._folder)
-        if jobs:
-            from lipformer.program.sweep_table import print_sweep  # imports rich
-
-            print_sweep(jobs)
-            _gather_claims(self._folder, jobs)
-            if any(job.outcome.status not in FINAL for job in jobs):
-                print(f"go on with: python {self._program}.py -m {RESUME}={shlex.quote(str(self._folder))}")
-        else:  # no job could be composed
-            for name in (layout.SWEEP_PLAN, layout.LOCK):
-                (self._folder / name).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):
-                self._folder.rmdir()
-        release_lock(self._folder)
+        try:
+            if self._progress is not None:
+                self._progress.close()
+            jobs = read_jobs(self._folder)
+            if jobs:
+                self._tell(jobs)
+            else:  # no job could be composed
+                (self._folder / layout.SWEEP_PLAN).unlink(missing_ok=True)
+        finally:
+            release_lock(self._folder)
+        with contextlib.suppress(OSError):  # it holds jobs
+            self._folder.rmdir()
         return jobs
+
+    def _tell(self, jobs: Sequence[SweepJob]) -> None:
+        from lipformer.program.sweep_table import print_sweep  # imports rich
+
+        print_sweep(jobs)
+        _gather_claims(self._folder, jobs)
+        if any(job.outcome.status not in FINAL for job in jobs):
+            print(f"go on with: {resume_command(self._program, self._folder)}")
 
 
 def _settle_folder(config: DictConfig, folder: Path) -> None:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+import yaml
 
 from lipformer.errors import UsageError, WriteError
 from lipformer.runs import layout
 from lipformer.runs.lock import release_lock, take_lock
 from lipformer.runs.outcome import Outcome, read_outcome
 from lipformer.runs.plain_files import read_overrides
-from lipformer.system.atomic import replace_text
+from lipformer.system.atomic import is_part, replace_text
 from lipformer.system.ranks import rank
 from lipformer.system.signals import Terminated, ending_signals
 from lipformer.system.text import VisibleFormatter
@@ -52,10 +52,37 @@ def claim_job_folder(folder: Path, overrides: Sequence[str]) -> None:
         UsageError: the folder is that of another job, or of another run.
     """
     file = folder / layout.OVERRIDES
-    if any(folder.iterdir()) and read_overrides(file) != list(overrides):
+    if is_occupied(folder) and read_overrides(file) != list(overrides):
         raise UsageError(f"the run folder {folder} is not empty: give each job one of its own with hydra.sweep.subdir")
     if not file.exists():
-        replace_text(file, OmegaConf.to_yaml(OmegaConf.create(list(overrides))))
+        replace_text(file, yaml.safe_dump(list(overrides)))  # in ASCII: YAML takes other characters for line breaks
+
+
+def is_occupied(folder: Path) -> bool:
+    """Return whether a folder holds more than what a process killed in its first moments leaves."""
+    return any(file.name != layout.LOCK and not is_part(file) for file in folder.iterdir())
+
+
+def record_refusal(folder: Path, outcome: Outcome) -> None:
+    """Write that a job was refused before it began, or failed again, for the table of its sweep.
+
+    The status of a job that has ended otherwise, can go on or runs in another process stays as it is.
+
+    Args:
+        folder: the job's own run folder.
+        outcome: with the reason.
+    """
+    known = read_outcome(folder)
+    if known is not None and known.status != "failed":
+        return
+    with contextlib.suppress(UsageError, WriteError):  # another process has begun the job; the disk is full
+        take_lock(folder)
+        try:
+            known = read_outcome(folder)
+            if known is None or known.status == "failed":
+                outcome.write(folder)
+        finally:
+            release_lock(folder)
 
 
 def forget_attempt(folder: Path) -> None:

@@ -97,7 +97,10 @@ def _write_lock(file: Path) -> None:
     """Make the lock with its content at once, so that a kill leaves no broken one."""
     beside = part_of(file)
     try:
-        beside.write_text(json.dumps(asdict(this_process())), encoding="utf-8")
+        with beside.open("w", encoding="utf-8") as stream:
+            json.dump(asdict(this_process()), stream)
+            stream.flush()
+            os.fsync(stream.fileno())  # a power cut leaves no empty one
         try:
             os.link(beside, file)
         except FileExistsError as error:

@@ -2,6 +2,8 @@
 
 import functools
 import json
+import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -73,6 +75,19 @@ def without_sweep_keys(overrides: Sequence[str]) -> list[str]:
     return [text for text, key in zip(overrides, keys, strict=True) if key.partition(".")[0] != "sweep"]
 
 
+def quoted(path: Path) -> str:
+    """Return a path as Hydra's grammar reads it, whatever its characters."""
+    # Backslashes are themselves except before a quote.
+    escaped = re.sub(r"(\\*)('|$)", lambda found: found[1] * 2 + found[2].replace("'", "\\'"), str(path))
+    return f"'{escaped}'"
+
+
+def resume_command(program: str, sweep: Path) -> str:
+    """Return the command by which a sweep goes on, for a shell."""
+    value = str(sweep) if re.fullmatch(r"[\w./~-]+", str(sweep), re.ASCII) else quoted(sweep)
+    return f"python {program}.py -m {shlex.quote(f'sweep.resume={value}')}"
+
+
 def write_plan(sweep: Path, plan: SweepPlan) -> None:
     """Store the plan in the folder of the sweep.
 
@@ -125,13 +140,15 @@ def read_jobs(sweep: Path) -> list[SweepJob]:
             SweepJob(number, folder, typed[folder] or [], read_outcome(folder) or NEVER_ENDED, _task(folder))
             for number, folder in enumerate(begun)
         ]
+    numbered = [sweep / str(number) for number in range(len(plan.jobs))]
+    own = [folder for folder, overrides in zip(numbered, plan.jobs, strict=True) if typed.get(folder) == overrides]
+    others = [folder for folder in folders if folder not in own]  # hydra.sweep.subdir may name them otherwise
     jobs = []
     for number, overrides in enumerate(plan.jobs):
-        folder = sweep / str(number)
-        if typed.get(folder) != overrides:  # hydra.sweep.subdir may name it otherwise
-            folder = next((other for other in folders if typed[other] == overrides), folder)
-        typed.pop(folder, None)
-        folders = [other for other in folders if other != folder]
+        folder = numbered[number]
+        if folder not in own and (found := next((other for other in others if typed[other] == overrides), None)):
+            others.remove(found)
+            folder = found
         outcome = read_outcome(folder) or Outcome(WAITING, None)
         jobs.append(SweepJob(number, folder, overrides, outcome, _task(folder)))
     return jobs

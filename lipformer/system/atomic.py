@@ -24,6 +24,11 @@ def part_of(file: Path) -> Path:
     return file.with_name(f".{file.name}.{os.getpid()}.part")
 
 
+def is_part(file: Path) -> bool:
+    """Return whether a file is by its name one that a process was writing (`part_of`)."""
+    return file.name.startswith(".") and file.name.endswith(".part")
+
+
 def remove_parts(folder: Path, process: int) -> None:
     """Remove the temporary files that a process left in a folder and those below it when it was killed.
 

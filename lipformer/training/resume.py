@@ -21,11 +21,12 @@ from lipformer.errors import CheckpointError, UsageError
 from lipformer.options.trainer import TrainerOptions
 from lipformer.runs import layout
 from lipformer.runs.metric_names import VALID, named_today
-from lipformer.runs.metrics_csv import EPOCH, STEP, read_rows, write_rows
+from lipformer.runs.metrics_csv import EPOCH, LARGEST, STEP, read_rows, write_rows
 from lipformer.runs.outcome import read_outcome
 from lipformer.runs.plain_files import read_config
 from lipformer.runs.record import has_old_layer_names
 from lipformer.system.atomic import replacing
+from lipformer.system.reading import open_regular
 from lipformer.training.loop_progress import was_validated
 from lipformer.training.resume_changes import may_change, refuse_changes
 
@@ -122,16 +123,29 @@ def continue_in_place(config: DictConfig, hydra: HydraConf, folder: Path) -> Res
         UsageError: an override would change something that the checkpoint fixes.
     """
     last, previous = (folder / layout.CHECKPOINTS / name for name in (layout.LAST, layout.PREVIOUS))
+    for path in (last, previous):
+        _refuse_unreadable(path)
     if not is_whole(last) and is_whole(previous):
         # A damaged `last` must not become `previous` when the next one is saved.
         with previous.open("rb") as original, replacing(last) as copy:
             shutil.copyfileobj(original, copy)
         log.warning("%s was missing or damaged: %s is in its place", last, previous)
     if not is_whole(last):
+        log.warning("%s: no whole checkpoint is left; the job begins again", folder)
         return None
     resumed = resume_run(cast(DictConfig, OmegaConf.merge(config, {"resume": str(last)})), hydra)
     resumed.config.resume = config.resume  # which names the run that the job itself continued, if any
     return resumed
+
+
+def _refuse_unreadable(path: Path) -> None:
+    """Refuse a checkpoint that the system cannot read at present: it is not damaged, and must not be replaced."""
+    try:
+        if path.exists():
+            with path.open("rb") as file:
+                file.read(1)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _continued(config: DictConfig, stored: Mapping[str, Any], free: list[str], path: Path) -> DictConfig:
@@ -230,6 +244,11 @@ def carry_metrics(folder: Path, resume_from: Path, step: int, *, validated: bool
     home = layout.run_folder_of(resume_from)
     if not (home / layout.METRICS_CSV).is_file():
         return
+    try:
+        open_regular(home / layout.METRICS_CSV, LARGEST).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UsageError(f"{home / layout.METRICS_CSV} cannot be read ({reason}): its rows would be lost") from error
     name = named_today if has_old_layer_names(read_config(home / layout.CONFIG)) else str
     before = (row for row in read_rows(home / layout.METRICS_CSV) if _stays(row, step, validated))
     rows = [{name(key): cell for key, cell in row.items()} for row in before]

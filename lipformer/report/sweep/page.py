@@ -21,7 +21,7 @@ from lipformer.report.sweep.settings import mapped_task, spread_table
 from lipformer.report.tables import Column, fixed, short
 from lipformer.runs import layout
 from lipformer.runs.outcome import FINAL
-from lipformer.runs.sweep import read_plan
+from lipformer.runs.sweep import read_plan, resume_command
 from lipformer.runs.swept import SEED, Key, Setting, SweptJob, settings_of, split_override, swept_keys, values_of
 from lipformer.system.text import visible
 from lipformer.tasks import Task
@@ -191,7 +191,7 @@ def _going_on(sweep: Path, statuses: Counter[str]) -> list[tuple[str, str]]:
     plan = read_plan(sweep)
     if plan is None:
         return []
-    resume = f"python {plan.program}.py -m sweep.resume={shlex.quote(shown(sweep))}"
+    resume = resume_command(plan.program, Path(shown(sweep)))
     found = []
     open_jobs = sum(count for status, count in statuses.items() if status not in FINAL)
     if open_jobs:
