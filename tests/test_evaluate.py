@@ -302,7 +302,12 @@ def test_who_writes_does_not_score(evaluate, tmp_path):
     assert (code, err) == (0, "")
     assert figures is None
     assert "nats" not in out
-    assert {file.name for file in evaluate.folder.iterdir()} == {"samples.json", "status.json", "evaluate.log"}
+    assert {file.name for file in evaluate.folder.iterdir()} == {
+        "samples.json",
+        "status.json",
+        "evaluate.log",
+        "environment.json",
+    }
     assert read_outcome(evaluate.folder).best is None
 
 
@@ -331,7 +336,7 @@ def test_evaluation_in_a_process_of_its_own(tiny_run, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     (folder,) = (tmp_path / "runs" / "evaluate").iterdir()
-    assert {p.name for p in folder.iterdir()} == {"metrics.json", "status.json", "evaluate.log"}
+    assert {p.name for p in folder.iterdir()} == {"metrics.json", "status.json", "evaluate.log", "environment.json"}
 
 
 @pytest.mark.parametrize("kind", ["truncated", "code in the configuration"])

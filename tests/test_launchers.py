@@ -135,10 +135,12 @@ def test_a_child_that_is_known_to_have_ended_is_recorded_where_no_other_can_be_t
 
 @pytest.mark.parametrize(("asked", "got"), [("SIGINT", "SIGINT"), ("SIGTERM", "SIGTERM"), ("SIGHUP", "killed")])
 def test_a_running_job_is_asked_to_end_and_no_other_begins(asked, got, stub):
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the job inherits that it is ignored, as under nohup
     job = stub("wait")
     thread, outcomes = in_thread(job)
     (job.sweep / layout.SWEEP_STOP).write_text(f"{asked}\n")
     thread.join(60)
+    signal.signal(signal.SIGHUP, before)
     assert got in (outcomes[0].status, outcomes[0].reason)
     assert run_job(stub("finish", number=1)).status == "waiting"
 

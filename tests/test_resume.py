@@ -252,7 +252,9 @@ def test_a_checkpoint_is_read_once_and_its_model_built_once(uninterrupted, tmp_p
     monkeypatch.setattr(CharTransformer, "__init__", build)
     more = (f"resume={uninterrupted}", f"trainer.max_steps={STEPS + 1}", f"hydra.run.dir={tmp_path / 'run'}")
     assert train(monkeypatch, *more) == 0
-    assert len(read) == 2, "once by us, and once by Lightning"
+    names = [path.name for path in read]
+    assert names.count("last.ckpt") == 2, "once by us, and once by Lightning"
+    assert names.count("best.ckpt") == len(names) - 2 == 1, "for its score"
     assert len(built) == 1
 
 

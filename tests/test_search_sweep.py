@@ -4,7 +4,7 @@ import csv
 import signal
 
 import pytest
-from programs import start_train, train, wait_for, weights_of, write_text
+from programs import TINY, start_train, train, wait_for, weights_of, write_text
 
 optuna = pytest.importorskip("optuna")
 
@@ -111,7 +111,7 @@ def test_a_resumed_search_may_have_more_trials_and_trains_no_other_again(monkeyp
     search(monkeypatch, RATES, "sweep.trials=1", *STEPS)
     before = (here / "s" / "0" / "train.log").read_bytes()
     capsys.readouterr()
-    assert search(monkeypatch, RATES, "sweep.trials=2", *STEPS, "sweep.resume=s") == 0
+    assert search(monkeypatch, *TINY, RATES, "sweep.trials=2", *STEPS, "sweep.resume=s") == 0
     assert (here / "s" / "0" / "train.log").read_bytes() == before
     assert [trial.state.name for trial in trials_of(here / "s" / "study.db")] == ["COMPLETE", "COMPLETE"]
 

@@ -32,6 +32,7 @@ FILES = {
     "certified_share.pdf",
     "status.json",
     "evaluate.log",
+    "environment.json",
 }
 
 
@@ -153,7 +154,12 @@ def test_infinity_is_red():
 def test_figures_are_those_of_a_plain_evaluation(study):
     """And a plain one has nothing of the study."""
     _, plain, out, _ = study()
-    assert {file.name for file in plain.iterdir()} == {"metrics.json", "status.json", "evaluate.log"}
+    assert {file.name for file in plain.iterdir()} == {
+        "metrics.json",
+        "status.json",
+        "evaluate.log",
+        "environment.json",
+    }
     assert "ertif" not in out
     _, folder, out, _ = study("study=certify", "study.p=2")
     plain, certified = (json.loads((where / "metrics.json").read_text()) for where in (plain, folder))

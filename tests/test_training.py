@@ -30,6 +30,7 @@ def test_run_folder_holds_what_the_contract_says(tiny_run):
         "metrics.csv",
         "metrics.json",
         "status.json",
+        "environment.json",
         "train.log",
         "checkpoints/best.ckpt",
         "checkpoints/last.ckpt",
@@ -124,6 +125,8 @@ def test_auto_is_never_a_device_without_float64(tmp_path, monkeypatch):
         "val_every_steps": 1,
         "log_every_steps": 1,
         "deterministic": False,
+        "num_nodes": 1,
+        "strategy": "auto",
     }
     assert type(build_trainer(options, tmp_path, [], []).accelerator).__name__ == "CPUAccelerator"
 

@@ -29,8 +29,7 @@ class SearchOptions(SweepOptions):
     )
     pruner: str = option(
         "median",
-        "which trainings are stopped early, by their validations: median, those worse than half of the complete ones "
-        "were at the same step; hyperband, the worse two thirds at each of a few steps",
+        "trainings that are stopped early: those worse than the median, the worse two thirds at a few steps, or none",
         one_of("median", "hyperband", "none"),
     )
     prune_after_trials: int = option(5, "complete trials before the median stops any", number(at_least=1))

@@ -63,10 +63,10 @@ def _nearest(key: str, config_name: str) -> str:
     having = choices_by_option(config_name)
     if key in having:  # an option of another choice of the group
         return f": it is an option of {', '.join(having[key])}"
-    if near := suggest(key, [*_keys_of(config_name), *having]):
-        return near
-    other = "evaluate" if config_name == "train" else "train"
-    return f": it is a key of {other}.py" if key in _keys_of(other) else ""
+    other, own = "evaluate" if config_name == "train" else "train", _keys_of(config_name)
+    if key not in own and key in _keys_of(other):
+        return f": it is a key of {other}.py"
+    return suggest(key, [*own, *having])
 
 
 def _keys_of(config_name: str) -> list[str]:
