@@ -133,7 +133,7 @@ def test_a_search_killed_by_the_system_goes_on(monkeypatch, here):
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
     assert [trial.state.name for trial in trials_of(here / "s" / "study.db")] == ["COMPLETE", "RUNNING"]
-    resumed = start_search(here, "sweep.resume=s")
+    resumed = start_search(here, *TINY, "sweep.resume=s")  # the whole command line once more
     output, errors = resumed.communicate(timeout=300)
     assert resumed.returncode == 0, errors
     assert "continuing" in output
@@ -155,7 +155,7 @@ def test_ctrl_c_saves_the_job_and_leaves_its_trial_running(here):
     assert "go on with: python train.py -m sweep.resume=" in output
     assert read_outcome(here / "s" / "1").status == "interrupted"
     assert [trial.state.name for trial in trials_of(here / "s" / "study.db")] == ["COMPLETE", "RUNNING"]
-    resumed = start_search(here, "sweep.resume=s")
+    resumed = start_search(here, *TINY, "sweep.resume=s")  # the whole command line once more
     output, errors = resumed.communicate(timeout=300)
     assert resumed.returncode == 0, errors
     trials = trials_of(here / "s" / "study.db")
