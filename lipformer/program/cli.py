@@ -23,17 +23,17 @@ from lipformer.config.renamed import refuse_old_spellings
 from lipformer.errors import UsageError
 from lipformer.program.hydra_plugins import make_known
 from lipformer.program.launch import refuse_launch
-from lipformer.program.sweep_plan import FLAGS, RETRY_FAILED, expand_resume
+from lipformer.program.sweep_plan import FLAGS, expand_resume
 from lipformer.program.sweep_report import SweepReport
 from lipformer.runs import layout
 from lipformer.runs.folder import claim_folder, claim_job_folder, forget_attempt, record_refusal, recorded
 from lipformer.runs.outcome import Outcome
 from lipformer.runs.search import JobTrial, trial_of_job
-from lipformer.runs.sweep import settled, without_sweep_keys
+from lipformer.runs.sweep import RETRY_FAILED, settled, without_sweep_keys
 from lipformer.system.openmp import limit_spinning
 from lipformer.system.ranks import rank
 from lipformer.system.source import spell_command, typed_command
-from lipformer.system.text import print_error as _print_error
+from lipformer.system.text import print_error
 
 limit_spinning()  # nothing above imports torch, which loads OpenMP
 
@@ -82,10 +82,7 @@ def _train(config: DictConfig, folder: Path) -> float | None:
 
 def _command() -> str:
     """Return the command line as it was typed; of a job of a sweep, the one that would start it alone."""
-    hydra = HydraConfig.get()
-    if hydra.mode == RunMode.MULTIRUN:
-        return spell_command("train.py", *hydra.overrides.task)
-    return typed_command()
+    return spell_command("train.py", *HydraConfig.get().overrides.task) if _in_sweep() else typed_command()
 
 
 def _resumed(config: DictConfig, folder: Path) -> Any:
@@ -138,7 +135,7 @@ def _run(config_name: str) -> None:
         refuse_old_spellings(config_name, sys.argv[1:])
         sys.argv[1:] = expand_resume(config_name, sys.argv[1:])
     except UsageError as error:
-        _print_error(str(error))
+        print_error(str(error))
         sys.exit(error.exit_code)
     _refuse_unknown_flags(sys.argv[1:])
     for flag in set(FLAGS).intersection(sys.argv):  # Hydra accepts it only as the first argument
@@ -160,7 +157,7 @@ def _run(config_name: str) -> None:
 
         if task.full_error:
             traceback.print_exc()
-        _print_error(explain(error, config_name))
+        print_error(explain(error, config_name))
         sys.exit(2)
     if task.outcomes:  # none after --help and --cfg; a sweep has exited with the code of its report
         leave(task.outcomes[-1])
@@ -235,7 +232,7 @@ def attempt(program: str, config: DictConfig, folder: Path, full_error: bool) ->
         if full_error:
             traceback.print_exc()
         if outcome.exit_code != 0 and not _ends_with_the_first(outcome):  # one that was pruned did what it was asked to
-            _print_error(f"process {rank()}: {outcome.reason}" if rank() else outcome.reason)
+            print_error(f"process {rank()}: {outcome.reason}" if rank() else outcome.reason)
     with contextlib.suppress(FileNotFoundError):  # another process of the training has deleted it
         if own and outcome.status == "failed":
             record_refusal(folder, outcome)
@@ -249,5 +246,5 @@ def _refuse_unknown_flags(arguments: list[str]) -> None:
     for argument in arguments:
         flag = argument.partition("=")[0]
         if flag.startswith("--") and flag not in known:
-            _print_error(f"unknown flag {flag}: keys are written {flag.lstrip('-')}=<value>, without dashes")
+            print_error(f"unknown flag {flag}: keys are written {flag.lstrip('-')}=<value>, without dashes")
             sys.exit(2)

@@ -23,11 +23,10 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from lipformer.errors import UsageError
 from lipformer.options.launcher import LauncherOptions
 from lipformer.program.job_process import Job
-from lipformer.program.sweep_plan import RETRY_FAILED
 from lipformer.runs import layout
 from lipformer.runs.outcome import Outcome
 from lipformer.runs.plain_files import read_overrides
-from lipformer.runs.sweep import settled, without_sweep_keys
+from lipformer.runs.sweep import RETRY_FAILED, settled, without_sweep_keys
 from lipformer.system import openmp
 from lipformer.system.signals import ENDING, EXIT_CODES
 

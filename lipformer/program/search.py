@@ -1,6 +1,5 @@
 """A search: trials are made one after the other, launched as jobs, and told how their jobs ended."""
 
-import logging
 import os
 import secrets
 from collections.abc import Callable, Sequence
@@ -11,10 +10,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from lipformer.errors import UsageError
 from lipformer.options.search import SearchOptions
-from lipformer.program.sweep_plan import RETRY_FAILED, as_launched, store_jobs
+from lipformer.program.sweep_plan import as_launched, store_jobs
 from lipformer.runs import layout
 from lipformer.runs.search import Search, Trials, read_search, write_search
-from lipformer.runs.sweep import SweepJob, read_jobs, read_plan, resume_command
+from lipformer.runs.sweep import RETRY_FAILED, SweepJob, read_jobs, read_plan, resume_command
 from lipformer.system.text import print_error
 
 if TYPE_CHECKING:  # needs Optuna
@@ -22,7 +21,6 @@ if TYPE_CHECKING:  # needs Optuna
 
     from lipformer.program.search_space import SearchSpace
 
-log = logging.getLogger(__name__)
 
 Launch = Callable[[Sequence[Sequence[str]], int], Any]
 """Launches jobs with consecutive numbers: their overrides, and the number of the first."""

@@ -1,6 +1,5 @@
 """The plan of a sweep: stored when it starts, and in place of the command line when it is resumed."""
 
-import logging
 import os
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,16 +12,13 @@ from omegaconf import DictConfig, OmegaConf
 from lipformer.errors import UsageError
 from lipformer.program.sweep_trust import refuse_untrusted
 from lipformer.runs import layout
-from lipformer.runs.sweep import SweepPlan, of_one_call, quoted, read_plan, write_plan
+from lipformer.runs.sweep import RESUME, RETRY_FAILED, SweepPlan, of_one_call, quoted, read_plan, write_plan
 from lipformer.system.atomic import replace_text
 from lipformer.system.text import visible
 
-RESUME, RETRY_FAILED = "sweep.resume", "sweep.retry_failed"
 MAY_CHANGE = (RETRY_FAILED, "sweep.trials", "sweep.jobs")
 """Keys that a resumed sweep may have other values of: they change none of its jobs."""
 FLAGS = ("-m", "--multirun")
-
-log = logging.getLogger(__name__)
 
 
 def begin_plan(sweep: Path, program: str, arguments: Sequence[str]) -> None:

@@ -1,7 +1,6 @@
 """What is told of a sweep: how far it is while it goes on, and at its end a line for each job, however it ended."""
 
 import contextlib
-import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,18 +12,17 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import InterpolationResolutionError
 
 from lipformer.errors import LipformerError, UsageError, one_line
-from lipformer.program.sweep_plan import RESUME, begin_plan
+from lipformer.program.sweep_plan import begin_plan
 from lipformer.program.sweep_progress import SweepProgress
 from lipformer.runs import layout
 from lipformer.runs.folder import is_occupied
 from lipformer.runs.lock import release_lock, take_lock
 from lipformer.runs.outcome import FINAL
-from lipformer.runs.sweep import SweepJob, quoted, read_jobs, resume_command
+from lipformer.runs.sweep import RESUME, SweepJob, quoted, read_jobs, resume_command
 from lipformer.system.atomic import naming
 from lipformer.system.text import print_error
 
 CHOOSE_ANOTHER = "choose another with hydra.sweep.dir=<folder>"
-log = logging.getLogger(__name__)
 
 
 class SweepReport(Callback):

@@ -16,6 +16,8 @@ from lipformer.runs.plain_files import read_config, read_json, read_overrides
 from lipformer.system.atomic import replace_text
 from lipformer.tasks import LANGUAGE, Task, task_of
 
+RESUME, RETRY_FAILED = "sweep.resume", "sweep.retry_failed"
+"""The keys by which a sweep goes on."""
 WAITING = "waiting"
 """The status of a job that has not begun."""
 NEVER_ENDED = Outcome("failed", 1, f"it left no {layout.STATUS}: it was killed, or never began")
@@ -65,14 +67,16 @@ class SweepJob:
 
 def of_one_call(argument: str) -> bool:
     """Return whether an argument says how this call treats the sweep, and not what the sweep consists of."""
-    key = argument.lstrip("+~").partition("=")[0]
-    return key in ("sweep.resume", "sweep.retry_failed", "hydra.sweep.dir")
+    return _key(argument) in (RESUME, RETRY_FAILED, "hydra.sweep.dir")
 
 
 def without_sweep_keys(overrides: Sequence[str]) -> list[str]:
     """Return overrides without those of the sweep itself, which are none of a job's."""
-    keys = [override.lstrip("+~").partition("=")[0] for override in overrides]
-    return [text for text, key in zip(overrides, keys, strict=True) if key.partition(".")[0] != "sweep"]
+    return [override for override in overrides if _key(override).partition(".")[0] != "sweep"]
+
+
+def _key(override: str) -> str:
+    return override.lstrip("+~").partition("=")[0]
 
 
 def quoted(path: Path) -> str:
@@ -85,7 +89,7 @@ def quoted(path: Path) -> str:
 def resume_command(program: str, sweep: Path) -> str:
     """Return the command by which a sweep goes on, for a shell."""
     value = str(sweep) if re.fullmatch(r"[\w./~-]+", str(sweep), re.ASCII) else quoted(sweep)
-    return f"python {program}.py -m {shlex.quote(f'sweep.resume={value}')}"
+    return f"python {program}.py -m {shlex.quote(f'{RESUME}={value}')}"
 
 
 def write_plan(sweep: Path, plan: SweepPlan) -> None:

@@ -120,6 +120,20 @@ def making(folder: Path) -> Iterator[Path]:
         raise
 
 
+def copy_whole(file: Path, new: Path) -> None:
+    """Replace or create `new` by the content of `file`, as `replacing` does.
+
+    Args:
+        file: the file to copy.
+        new: the copy; its folder must exist.
+
+    Raises:
+        WriteError: the copy cannot be written.
+    """
+    with file.open("rb") as original, replacing(new) as copy:
+        shutil.copyfileobj(original, copy)
+
+
 def replace_text(file: Path, text: str, errors: str = "strict") -> None:
     """Replace the content of `file` by `text`, in UTF-8, as `replacing` does.
 

@@ -2,7 +2,6 @@
 
 import copy
 import logging
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from lipformer.runs.metrics_csv import EPOCH, LARGEST, STEP, read_rows, write_ro
 from lipformer.runs.outcome import read_outcome
 from lipformer.runs.plain_files import read_config
 from lipformer.runs.record import has_old_layer_names
-from lipformer.system.atomic import replacing
+from lipformer.system.atomic import copy_whole
 from lipformer.system.reading import open_regular
 from lipformer.training.loop_progress import was_validated
 from lipformer.training.resume_changes import may_change, refuse_changes
@@ -125,14 +124,12 @@ def continue_in_place(config: DictConfig, hydra: HydraConf, folder: Path) -> Res
     last, previous = (folder / layout.CHECKPOINTS / name for name in (layout.LAST, layout.PREVIOUS))
     for path in (last, previous):
         _refuse_unreadable(path)
-    if not is_whole(last) and is_whole(previous):
-        # A damaged `last` must not become `previous` when the next one is saved.
-        with previous.open("rb") as original, replacing(last) as copy:
-            shutil.copyfileobj(original, copy)
-        log.warning("%s was missing or damaged: %s is in its place", last, previous)
     if not is_whole(last):
-        log.warning("%s: no whole checkpoint is left; the job begins again", folder)
-        return None
+        if not is_whole(previous):
+            log.warning("%s: no whole checkpoint is left; the job begins again", folder)
+            return None
+        copy_whole(previous, last)  # a damaged `last` must not become `previous` when the next one is saved
+        log.warning("%s was missing or damaged: %s is in its place", last, previous)
     resumed = resume_run(cast(DictConfig, OmegaConf.merge(config, {"resume": str(last)})), hydra)
     resumed.config.resume = config.resume  # which names the run that the job itself continued, if any
     return resumed
@@ -225,8 +222,7 @@ def carry_over(resumed: Resumed, folder: Path) -> None:
     }
     for file, new in copies.items():
         if file.is_file():
-            with file.open("rb") as original, replacing(new) as copy:
-                shutil.copyfileobj(original, copy)
+            copy_whole(file, new)
 
 
 def carry_metrics(folder: Path, resume_from: Path, step: int, *, validated: bool) -> None:

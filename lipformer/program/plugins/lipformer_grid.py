@@ -6,21 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.plugins import Plugins
 from hydra.core.utils import JobReturn
 from hydra.errors import HydraException
-from hydra.plugins.launcher import Launcher
-from hydra.plugins.sweeper import Sweeper
-from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
 
 from lipformer.errors import UsageError
 from lipformer.program.sweep_plan import as_launched, store_jobs
+from lipformer.program.sweeper import LaunchingSweeper
 from lipformer.runs import layout
 from lipformer.runs.sweep import read_plan, without_sweep_keys
 
 
-class GridSweeper(Sweeper):
+class GridSweeper(LaunchingSweeper):
     """Launches a job for each combination of the values; a sweep that is resumed has the jobs that it was started with.
 
     Args:
@@ -29,14 +25,6 @@ class GridSweeper(Sweeper):
 
     def __init__(self, params: dict[str, str] | None = None):
         self._params = params or {}
-
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Instantiate the launcher."""
-        self.hydra_context = hydra_context
-        self.config = config
-        self._launcher: Launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=task_function, config=config
-        )
 
     def sweep(self, arguments: list[str]) -> Sequence[JobReturn]:
         """Check that every job can be composed, store the plan, and launch the jobs.

@@ -4,30 +4,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.plugins import Plugins
-from hydra.plugins.launcher import Launcher
-from hydra.plugins.sweeper import Sweeper
-from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from lipformer.errors import UsageError
 from lipformer.options.search import SearchOptions
 from lipformer.program.sweep_plan import as_launched
 from lipformer.program.sweep_report import SweepReport
+from lipformer.program.sweeper import LaunchingSweeper
 from lipformer.runs.search import import_optuna
 from lipformer.runs.sweep import without_sweep_keys
 
 
-class SearchSweeper(Sweeper):
+class SearchSweeper(LaunchingSweeper):
     """Launches a job for each trial of a search (`lipformer.program.search`)."""
-
-    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
-        """Instantiate the launcher."""
-        self.hydra_context = hydra_context
-        self.config = config
-        self._launcher: Launcher = Plugins.instance().instantiate_launcher(
-            hydra_context=hydra_context, task_function=task_function, config=config
-        )
 
     def sweep(self, arguments: list[str]) -> None:
         """Check that what is searched can be composed, then search.

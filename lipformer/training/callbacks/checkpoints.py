@@ -1,7 +1,6 @@
 """The two checkpoints of a run: the best one, and the last one, from which the run can be continued."""
 
 import logging
-import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +11,7 @@ from lipformer.assembly.checkpoint import is_whole, read_checkpoint
 from lipformer.errors import DivergedError, WriteError
 from lipformer.runs import layout
 from lipformer.runs.layout import BEST, LAST
-from lipformer.system.atomic import replacing
+from lipformer.system.atomic import copy_whole
 from lipformer.system.ranks import rank
 from lipformer.system.signals import Terminated
 from lipformer.telemetry.diagnosis import nonfinite_parameter
@@ -79,8 +78,7 @@ class BestCheckpoint(FiniteCheckpoint):
         new = Path(self.dirpath) / BEST
         Path(self.dirpath).mkdir(parents=True, exist_ok=True)
         if rank() == 0 and old.absolute() != new.absolute():  # a job of a sweep goes on in its own folder
-            with old.open("rb") as original, replacing(new) as copy:
-                shutil.copyfileobj(original, copy)
+            copy_whole(old, new)
         # A run that was stopped between its two checkpoints has a newer best one than its last one tells of.
         own = read_checkpoint(old)["callbacks"].get(self.state_key, state_dict)
         score = own["best_model_score"]
